@@ -1,0 +1,84 @@
+"""Recursive Language Models as a declarative DSPy module.
+
+    from rlm_dspy import RLM
+
+    rlm = RLM("context, query -> answer: str")
+    pred = rlm(context=open("huge.txt").read(), query="Which clauses changed?")
+    pred.answer, pred.outcome, pred.trajectory, pred.usage
+
+Everything public is an attribute of this module or of one of its rooms, and is imported when first used:
+
+    rlm_dspy.signatures     what language models are told
+    rlm_dspy.environments   where code runs
+    rlm_dspy.testing        scripted language models for tests
+    rlm_dspy.events         what happens in a run
+    rlm_dspy.errors         the exception tree
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlm_dspy import environments, errors, events, signatures, testing
+    from rlm_dspy.errors import (
+        CallFailed,
+        ConfigurationError,
+        LimitReached,
+        MissingExtraError,
+        RLMError,
+        RunFailed,
+        RunStopped,
+        SandboxUnavailableError,
+        ValueTooLargeError,
+    )
+    from rlm_dspy.events import Event, subscribe
+    from rlm_dspy.ledger import Limits
+    from rlm_dspy.rlm import RLM
+    from rlm_dspy.run import Run
+    from rlm_dspy.trajectory import Outcome, Trajectory, Turn
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "RLM": "rlm_dspy.rlm",
+    "Run": "rlm_dspy.run",
+    "Limits": "rlm_dspy.ledger",
+    "Event": "rlm_dspy.events",
+    "subscribe": "rlm_dspy.events",
+    "Outcome": "rlm_dspy.trajectory",
+    "Trajectory": "rlm_dspy.trajectory",
+    "Turn": "rlm_dspy.trajectory",
+    **dict.fromkeys(
+        (
+            "CallFailed",
+            "ConfigurationError",
+            "LimitReached",
+            "MissingExtraError",
+            "RLMError",
+            "RunFailed",
+            "RunStopped",
+            "SandboxUnavailableError",
+            "ValueTooLargeError",
+        ),
+        "rlm_dspy.errors",
+    ),
+}
+_MODULES = ("environments", "errors", "events", "signatures", "testing")
+
+__all__ = ["__version__", *_HOMES, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    if name in _MODULES:
+        return importlib.import_module(f"rlm_dspy.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

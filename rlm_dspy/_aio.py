@@ -1,0 +1,150 @@
+"""Driving coroutines from synchronous code, and threads that come when they are needed.
+
+A leaf module: it knows nothing of the project. Two rules shape it. A synchronous call runs its coroutine on the
+*caller's* thread, because DSPy keeps its settings in context variables and streams from the calling thread (a shared
+background loop hangs ``dspy.streamify``); only where a loop is already running, as in a notebook, a helper thread with
+a copied context takes over. And blocking work never goes to asyncio's default executor, whose fixed size deadlocks
+nested calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import queue
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_IDLE_SECONDS = 5.0
+
+
+class _ThreadLoop(threading.local):
+    """One event loop a thread, kept so that HTTP connections pooled per loop are reused by the next call."""
+
+    runner: asyncio.Runner | None = None
+    pid: int = 0
+
+    def get(self) -> asyncio.Runner:
+        if self.runner is None or self.pid != os.getpid():
+            # After fork the inherited loop shares its selector with the parent: it is dropped, never closed.
+            self.runner = asyncio.Runner()
+            self.pid = os.getpid()
+        return self.runner
+
+
+_thread_loop = _ThreadLoop()
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run ``coroutine`` to its end from synchronous code and return its result.
+
+    Ctrl-C cancels the coroutine, lets its ``finally`` blocks run, and then raises KeyboardInterrupt.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _thread_loop.get().run(coroutine, context=contextvars.copy_context())
+    context = contextvars.copy_context()
+    outcome: Future[T] = Future()
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
+
+    def work() -> None:
+        async def main() -> T:
+            task = asyncio.ensure_future(coroutine)
+            started.set_result((asyncio.get_running_loop(), task))
+            return await task
+
+        try:
+            with asyncio.Runner() as runner:
+                result = runner.run(main(), context=context)
+        except BaseException as error:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)
+
+    threading.Thread(target=work, name="rlm-dspy-sync", daemon=True).start()
+    try:
+        return outcome.result()
+    except KeyboardInterrupt:
+        if not outcome.done():
+            loop, task = started.result()
+            loop.call_soon_threadsafe(task.cancel)
+            try:
+                outcome.result(timeout=10)
+            except BaseException:
+                pass
+        raise
+
+
+class Threads:
+    """Daemon threads for blocking calls: an idle one is reused, otherwise a new one starts, without a fixed bound.
+
+    Nested blocking calls (a tool that calls a module that calls a tool) can therefore never wait for one another's
+    threads. Threads are daemons, so a call that never returns cannot keep the process from ending.
+    """
+
+    def __init__(self, name: str = "rlm-dspy-worker") -> None:
+        self._name = name
+        self._reset()
+
+    def _reset(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._idle = 0
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Start ``function(*args, **kwargs)`` in a thread, under a copy of the caller's context."""
+        if self._pid != os.getpid():
+            self._reset()
+        context = contextvars.copy_context()
+        outcome: Future[T] = Future()
+
+        def job() -> None:
+            if not outcome.set_running_or_notify_cancel():
+                return
+            try:
+                result = context.run(function, *args, **kwargs)
+            except BaseException as error:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(result)
+
+        with self._lock:
+            if self._idle > 0:
+                self._idle -= 1
+                self._work.put(job)
+                return outcome
+        threading.Thread(target=self._loop, args=(job,), name=self._name, daemon=True).start()
+        return outcome
+
+    def _loop(self, job: Callable[[], None] | None) -> None:
+        work = self._work
+        while True:
+            if job is not None:
+                job()
+                job = None
+            with self._lock:
+                self._idle += 1
+            try:
+                job = work.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                with self._lock:
+                    # _idle counts waiting threads less queued jobs: at zero, one of the jobs is this thread's.
+                    if self._idle > 0:
+                        self._idle -= 1
+                        return
+                job = work.get()
+
+    async def run(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """Await ``function(*args, **kwargs)`` run in a thread; cancelling stops the waiting, not the thread."""
+        return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
+
+
+threads = Threads()
+"""Process-wide instance; `Threads` grows on demand, so sharing one bounds nothing."""

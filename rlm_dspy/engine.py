@@ -1,0 +1,164 @@
+"""From a call to its result: open a session, drive the loop, make the best of how it ended, leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import dspy
+
+from rlm_dspy import events as ev
+from rlm_dspy import inputs as inputs_
+from rlm_dspy.calls import Meter
+from rlm_dspy.environments.base import Session
+from rlm_dspy.errors import LimitReached, RunFailed
+from rlm_dspy.loop import Ending, Loop
+from rlm_dspy.redact import error_text
+from rlm_dspy.render import one_line
+from rlm_dspy.run import Run
+from rlm_dspy.streaming import bridged
+from rlm_dspy.trajectory import Outcome, Trajectory
+
+
+async def execute(run: Run, home: asyncio.AbstractEventLoop | None) -> dspy.Prediction:
+    """Drive ``run`` to its end.
+
+    Args:
+        run: Fresh, not started.
+        home: The loop that consumes what is streamed, see `rlm_dspy.streaming.home_loop`.
+
+    Returns:
+        The outputs with ``trajectory``, ``final_reasoning``, ``outcome`` and ``usage``.
+
+    Raises:
+        LimitReached, RunFailed: No answer was submitted and the program says ``on_limit="raise"``.
+        Exception: Whatever ended the run before its first turn was finished. Every exception that leaves here has the
+            trajectory so far as its attribute ``trajectory``.
+    """
+    run.attach()
+    meter = Meter(run.ledger)
+    async with bridged(home):
+        with dspy.context(callbacks=[*(dspy.settings.callbacks or []), meter]), dspy.track_usage() as tracker:
+            try:
+                return await _execute(run, tracker)
+            except BaseException as error:
+                if not isinstance(error, (LimitReached, RunFailed)):
+                    run.events.emit(
+                        ev.RunEnded(
+                            outcome="failed",
+                            error=error_text(error),
+                            usage=run.ledger.usage().to_dict(),
+                            seconds=run.events.elapsed,
+                        )
+                    )
+                    _attach(error, run)
+                raise
+
+
+def _attach(error: BaseException, run: Run) -> None:
+    try:
+        error.trajectory = Trajectory.from_events(run.events)  # type: ignore[attr-defined]
+    except AttributeError:
+        pass  # an exception class with __slots__ carries no more than it declares
+
+
+async def _execute(run: Run, tracker: Any) -> dspy.Prediction:
+    program = run.program
+    run.events.emit(
+        ev.RunStarted(
+            run_id=run.id,
+            signature=run.signature.signature,
+            variables={name: inputs_.describe(name, value).summary() for name, value in run.inputs.items()},
+            limits=run.limits.to_dict(),
+            environment=_name(run.factory),
+        )
+    )
+    loop = Loop(run)
+    run.session = await _session(run.factory)
+    try:
+        started = time.monotonic()
+        await run.session.open()
+        await run.session.set(run.inputs)
+        about = run.session.describe()
+        run.events.emit(
+            ev.SessionOpened(
+                environment=about.environment,
+                confined=about.confined,
+                layers=about.layers,
+                missing=about.missing,
+                seconds=round(time.monotonic() - started, 6),
+            )
+        )
+        ending = await loop.turns()
+    finally:
+        await asyncio.shield(asyncio.ensure_future(run.session.close()))
+    return await _finish(run, loop, ending, program.on_limit, tracker)
+
+
+async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, tracker: Any) -> dspy.Prediction:
+    outputs = ending.outputs
+    final_reasoning = loop.final_reasoning
+    error = ending.error
+    if outputs is not None:
+        outcome = Outcome("submitted")
+    else:
+        if error is not None and not run.conversation.exchanges:
+            raise error
+        try:
+            outputs = await loop.extract()
+            outcome = Outcome("extracted", limit=ending.limit, error=error_text(error) if error else None)
+            final_reasoning = f"extracted after {ending.limit or 'an error'}"
+        except Exception as extract_error:
+            error = error or extract_error
+            outcome = Outcome("failed", limit=ending.limit, error=error_text(error))
+            outputs = dict.fromkeys(run.signature.output_fields)
+    usage = run.ledger.usage().to_dict()
+    usage["by_model"] = tracker.get_total_tokens()
+    for tokens in usage["by_model"].values():
+        usage["input_tokens"] += tokens.get("prompt_tokens") or 0
+        usage["output_tokens"] += tokens.get("completion_tokens") or 0
+    run.events.emit(
+        ev.RunEnded(
+            outcome=str(outcome),
+            limit=outcome.limit,
+            error=outcome.error,
+            outputs={name: one_line(str(value), 200) for name, value in outputs.items()},
+            usage=usage,
+            seconds=round(run.events.elapsed, 6),
+        )
+    )
+    prediction = dspy.Prediction(
+        **outputs,
+        trajectory=Trajectory.from_events(run.events),
+        final_reasoning=final_reasoning,
+        outcome=outcome,
+        usage=usage,
+    )
+    if outcome != "submitted" and on_limit == "raise":
+        if error is not None:
+            raise RunFailed(f"the run ended by an error: {outcome.error}", prediction, outcome.limit) from error
+        raise LimitReached(
+            f"the run stopped at {outcome.limit} before it submitted an answer; the best answer so far is on "
+            "this exception's .prediction",
+            prediction,
+            outcome.limit,
+        )
+    return prediction
+
+
+async def _session(factory: Callable[[], Any]) -> Session:
+    """One session from any factory: ours as they are, a foreign ``dspy.CodeInterpreter`` behind the same interface."""
+    made = factory()
+    if isinstance(made, Session):
+        return made
+    if not isinstance(made, dspy.CodeInterpreter):
+        raise TypeError(f"the interpreter factory must return a dspy.CodeInterpreter, not {type(made).__name__}")
+    from rlm_dspy.environments.foreign import ForeignSession
+
+    return ForeignSession(lambda: made)
+
+
+def _name(factory: Any) -> str:
+    return str(getattr(factory, "name", None) or getattr(factory, "__name__", None) or type(factory).__name__)

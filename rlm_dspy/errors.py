@@ -1,0 +1,91 @@
+"""Every exception the project raises on purpose, in one tree.
+
+    dspy.DSPyError
+    └── RLMError                      anything raised by rlm_dspy on purpose
+        ├── ConfigurationError        the program is set up wrongly; also a ValueError
+        │   └── MissingExtraError     an optional dependency is not installed; also an ImportError
+        ├── SandboxUnavailableError   the environment cannot start as asked on this machine
+        ├── CallFailed                a host function failed; raised into the code that called it
+        ├── ValueTooLargeError        a value does not fit the channel's cap; also a ValueError
+        └── RunStopped                a run ended without SUBMIT and ``on_limit="raise"`` was asked for
+            ├── LimitReached          a limit struck; ``.limit`` names it
+            └── RunFailed             an error ended the run; ``.__cause__`` is that error
+
+Errors of the code that runs in a sandbox are DSPy's own, so that our interpreters fit DSPy's modules:
+``dspy.CodeExecutionError`` is the code's fault and the session lives on, ``dspy.CodeInterpreterError`` means that
+the session is over. Importing this module does not import DSPy's heavy parts; it is the leaf of the project.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dspy.utils.exceptions import DSPyError
+
+
+class RLMError(DSPyError):
+    """Base class of the project's own exceptions."""
+
+
+class ConfigurationError(RLMError, ValueError):
+    """The program was put together wrongly; the message names the fix."""
+
+
+class MissingExtraError(ConfigurationError, ImportError):
+    """An optional dependency is missing.
+
+    Args:
+        feature: What needs it, in the user's words, such as ``"the docker environment"``.
+        extra: The extra that brings it, such as ``"docker"``.
+    """
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs an optional dependency. Install it with: pip install 'rlm-dspy[{extra}]'")
+        self.feature = feature
+        self.extra = extra
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.feature, self.extra)
+
+
+class SandboxUnavailableError(RLMError, RuntimeError):
+    """The environment cannot be opened as asked on this machine; the message says which layer is missing."""
+
+
+class CallFailed(RLMError, RuntimeError):
+    """A host function failed; the text is the redacted ``Type: message`` of what went wrong."""
+
+
+class ValueTooLargeError(RLMError, ValueError):
+    """A value is larger than the channel between host and sandbox carries; the message names the option."""
+
+
+class RunStopped(RLMError, RuntimeError):
+    """A run ended without a submitted answer, and ``on_limit="raise"`` was asked for.
+
+    Attributes:
+        prediction: The ``dspy.Prediction`` the run would have returned: the best answer that ``extract`` could make
+            (fields are None where it could not), ``outcome``, ``trajectory``, ``usage``.
+        limit: The name of the limit that struck, or None.
+    """
+
+    def __init__(self, message: str, prediction: Any = None, limit: str | None = None) -> None:
+        super().__init__(message)
+        self.prediction = prediction
+        self.limit = limit
+
+    @property
+    def trajectory(self) -> Any:
+        """The turns up to the stop, as on the prediction."""
+        return getattr(self.prediction, "trajectory", None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.prediction, self.limit)
+
+
+class LimitReached(RunStopped):
+    """A limit struck; ``.limit`` names it, ``.prediction`` holds the best answer."""
+
+
+class RunFailed(RunStopped):
+    """An error ended the run; ``__cause__`` is that error, ``.prediction`` holds what there is."""

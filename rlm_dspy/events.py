@@ -1,0 +1,241 @@
+"""What happens in a run, as an append-only log of typed events.
+
+There is no second way to learn what a run did: the trajectory on the result, the live console, the command line's
+``--json`` and (from part 5 on) MLflow spans are all made from these events. Every event is immutable, numbered and
+stamped with seconds since the run began; ``to_dict`` gives plain JSON-able data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from rlm_dspy.run import Run
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Base of all events.
+
+    Attributes:
+        seq: Position in the log, from 0.
+        at: Seconds since the run began.
+        depth: 0 for the root, 1 for its children, and so on.
+    """
+
+    kind: ClassVar[str] = "event"
+    seq: int = -1
+    at: float = 0.0
+    depth: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """``kind`` and the fields, JSON-able."""
+        return {"kind": self.kind} | {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted(Event):
+    """``variables`` maps each input to its one-line summary, never to its content; ``limits`` are those in force."""
+
+    kind: ClassVar[str] = "run_started"
+    run_id: str
+    signature: str
+    variables: dict[str, str]
+    limits: dict[str, Any]
+    environment: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOpened(Event):
+    """The interpreter is up and holds the inputs. ``confined`` is None for an interpreter that cannot say."""
+
+    kind: ClassVar[str] = "session_opened"
+    environment: str
+    confined: bool | None
+    layers: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnStarted(Event):
+    """The root is being asked for its next action. ``turn`` counts from 1."""
+
+    kind: ClassVar[str] = "turn_started"
+    turn: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acted(Event):
+    """The root replied. ``reply`` is its text, byte for byte; ``error`` says why no code could be taken from it."""
+
+    kind: ClassVar[str] = "acted"
+    turn: int
+    reply: str
+    reasoning: str = ""
+    code: str = ""
+    error: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallStarted(Event):
+    """Code called a host function (a sub-call or a tool). One batched call starts one `CallStarted` per slot."""
+
+    kind: ClassVar[str] = "call_started"
+    turn: int
+    call: int
+    name: str
+    preview: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallEnded(Event):
+    """The call with the number ``call`` ended; ``error`` is set where it failed."""
+
+    kind: ClassVar[str] = "call_ended"
+    turn: int
+    call: int
+    name: str
+    seconds: float
+    error: str | None = None
+    preview: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executed(Event):
+    """The turn's code ran. ``output`` is all it gave (before truncation for the prompt), ``lost`` the variables that
+    a restart of the session cost."""
+
+    kind: ClassVar[str] = "executed"
+    turn: int
+    output: str
+    error: str | None = None
+    submitted: bool = False
+    lost: tuple[str, ...] = ()
+    seconds: float = 0.0
+    host_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnEnded(Event):
+    """``observation`` is exactly what the root is shown of the turn, truncated, without the status line."""
+
+    kind: ClassVar[str] = "turn_ended"
+    turn: int
+    observation: str
+    error: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitStruck(Event):
+    """A limit ended the turns; ``where`` is what was going on: "act", "execute" or "turns"."""
+
+    kind: ClassVar[str] = "limit_struck"
+    limit: str
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extracted(Event):
+    """``extract`` was asked for the best answer from what had been done."""
+
+    kind: ClassVar[str] = "extracted"
+    error: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note(Event):
+    """Something worth knowing that is neither an error of the code nor a limit."""
+
+    kind: ClassVar[str] = "note"
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnded(Event):
+    """The last event of a run."""
+
+    kind: ClassVar[str] = "run_ended"
+    outcome: str
+    limit: str | None = None
+    error: str | None = None
+    outputs: dict[str, str] = field(default_factory=dict)
+    usage: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+Subscriber = Callable[[Event, "Run"], None]
+"""``subscriber(event, run)``, called in order on the run's thread; ``run.request_stop()`` may be called from it."""
+
+_subscribers: contextvars.ContextVar[tuple[Subscriber, ...]] = contextvars.ContextVar("rlm_dspy_subscribers", default=())
+
+
+@contextlib.contextmanager
+def subscribe(subscriber: Subscriber) -> Iterator[None]:
+    """See the events of every run started in this context, as they happen.
+
+    Args:
+        subscriber: Called as ``subscriber(event, run)``. It must be quick; what it raises is logged, never propagated.
+
+    Example:
+        >>> with rlm_dspy.subscribe(lambda event, run: print(event.kind)):  # doctest: +SKIP
+        ...     rlm(context=text, query="…")
+    """
+    token = _subscribers.set((*_subscribers.get(), subscriber))
+    try:
+        yield
+    finally:
+        _subscribers.reset(token)
+
+
+class EventLog:
+    """The events of one run, in order. Appending is thread-safe; nothing is ever changed or removed."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._events: list[Event] = []
+        self._lock = threading.RLock()
+        self._started = time.monotonic()
+        self._subscribers = _subscribers.get()
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(tuple(self._events))
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._started
+
+    def add(self, subscriber: Subscriber) -> None:
+        """Let one more subscriber see the events from here on."""
+        with self._lock:
+            self._subscribers = (*self._subscribers, subscriber)
+
+    def emit(self, event: Event) -> Event:
+        """Number and stamp ``event``, append it, and hand it to the subscribers."""
+        with self._lock:
+            event = dataclasses.replace(
+                event, seq=len(self._events), at=round(self.elapsed, 6), depth=self._run.depth
+            )
+            self._events.append(event)
+            for subscriber in self._subscribers:
+                try:
+                    subscriber(event, self._run)
+                except Exception:
+                    logger.exception("an event subscriber failed on %s", event.kind)
+        return event

@@ -1,0 +1,201 @@
+"""The inputs of a run: checked against the signature, files read, and summarised for the contract."""
+
+from __future__ import annotations
+
+import dataclasses
+import reprlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pydantic
+from pydantic_core import PydanticUndefined
+
+from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.signatures.contract import PREVIEW, SHORT, VariableInfo
+
+
+class InputError(ConfigurationError):
+    """The call's keyword arguments do not match the signature's inputs."""
+
+
+def bind(signature: type[dspy.Signature], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Match a call's keyword arguments with the signature: defaults filled in, paths read.
+
+    Args:
+        signature: The user's task signature.
+        given: The keyword arguments of the call.
+
+    Returns:
+        One value an input field, in the signature's order.
+
+    Raises:
+        InputError: An input is missing or unknown, or a path cannot be read.
+    """
+    unexpected = sorted(set(given) - set(signature.input_fields))
+    if unexpected:
+        raise InputError(
+            f"Unexpected inputs {unexpected}: the signature's inputs are {sorted(signature.input_fields)}. "
+            "Options of one call go through rlm.with_options(...)."
+        )
+    values: dict[str, Any] = {}
+    missing: list[str] = []
+    for name, field in signature.input_fields.items():
+        if name in given:
+            values[name] = _read_path(name, given[name], field.annotation)
+        elif field.default is not PydanticUndefined:
+            values[name] = field.default
+        elif field.default_factory is not None:
+            values[name] = field.get_default(call_default_factory=True)
+        else:
+            missing.append(name)
+    if missing:
+        raise InputError(f"Missing required inputs: {missing}. Pass each as a keyword, as in rlm({missing[0]}=...).")
+    return values
+
+
+def _read_path(name: str, value: Any, annotation: Any) -> Any:
+    """The content of a ``pathlib.Path`` given as an input; every other value as it is.
+
+    A file becomes text, or bytes where the field says ``bytes`` or the content is not UTF-8. A folder becomes a dict
+    of relative path to text, files that are not text left out.
+    """
+    if not isinstance(value, Path):
+        return value
+    try:
+        if value.is_dir():
+            files: dict[str, str] = {}
+            for path in sorted(p for p in value.rglob("*") if p.is_file()):
+                data = path.read_bytes()
+                if b"\0" not in data:
+                    text = _text(data)
+                    if isinstance(text, str):
+                        files[path.relative_to(value).as_posix()] = text
+            return files
+        data = value.read_bytes()
+    except OSError as error:
+        raise InputError(f"Input {name!r}: cannot read {value}: {error.strerror or error}") from error
+    return data if annotation is bytes else _text(data)
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data
+
+
+def describe(name: str, value: Any, desc: str = "") -> VariableInfo:
+    """What the root may know of ``value``: type, size and a short preview, never the whole of a large one.
+
+    Args:
+        name: The variable's name.
+        value: Its value on the host.
+        desc: The field's description.
+    """
+    # DSPy gives a field without a description the placeholder "${name}".
+    desc = "" if desc == f"${{{name}}}" else " ".join(desc.split())
+    preview, whole = _preview(value)
+    return VariableInfo(name, _type_name(value), _size(value), preview, whole, desc)
+
+
+def task_text(values: Mapping[str, Any]) -> str:
+    """The short text inputs of a run, one a line: what its question is, for traces and demonstrations.
+
+    Names are left out, since they are contract; long values are, since they are data.
+    """
+    return "\n".join(value for value in values.values() if isinstance(value, str) and 0 < len(value) <= SHORT)
+
+
+def _type_name(value: Any) -> str:
+    if isinstance(value, list) and value:
+        inner = {type(item).__name__ for item in value[:100]}
+        return f"list[{inner.pop()}]" if len(inner) == 1 else "list"
+    if type(value).__module__.split(".")[0] in {"numpy", "pandas"}:
+        return f"{type(value).__module__.split('.')[0]}.{type(value).__name__}"
+    return type(value).__name__
+
+
+def _size(value: Any) -> str:
+    if isinstance(value, str):
+        lines = value.count("\n") + 1
+        return f"{len(value):,} characters" + (f", {lines:,} lines" if lines > 1 else "")
+    if isinstance(value, (bytes, bytearray)):
+        return f"{len(value):,} bytes"
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f"shape {shape}"
+    if isinstance(value, (list, tuple, set, frozenset, dict)):
+        items = f"{len(value):,} items"
+        texts = list(value.values()) if isinstance(value, dict) else value
+        if texts and all(isinstance(item, str) for item in texts):
+            items += f", {sum(map(len, texts)):,} characters in all"
+        return items
+    return ""
+
+
+class _Short(reprlib.Repr):
+    """Bounded ``repr`` for previews: the start of containers, head and tail of text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxarray = 5
+        self.maxdict = 8
+        self.maxstring = 120
+        self.maxother = 200
+        self.maxlong = 60
+
+    def repr_str(self, value: str, level: int) -> str:
+        # Cut before repr: repr of 100 MB would be made only to be thrown away.
+        if len(value) > self.maxstring:
+            return f"{value[: self.maxstring * 2 // 3]!r} … {value[-self.maxstring // 3 :]!r}"
+        return repr(value)
+
+    def repr_instance(self, value: Any, level: int) -> str:
+        if isinstance(value, pydantic.BaseModel):
+            items = {name: getattr(value, name) for name in type(value).model_fields}
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            items = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        else:
+            return super().repr_instance(value, level)
+        inner = ", ".join(f"{name}={self.repr1(item, level - 1)}" for name, item in list(items.items())[: self.maxdict])
+        return f"{type(value).__name__}({inner}{', …' if len(items) > self.maxdict else ''})"
+
+
+_short = _Short()
+
+
+def _preview(value: Any) -> tuple[str, bool]:
+    if isinstance(value, str):
+        if len(value) <= SHORT:
+            return repr(value), True
+        return f"{value[:PREVIEW]!r} … {value[-PREVIEW // 2 :]!r}", False
+    if isinstance(value, (bytes, bytearray)):
+        return (repr(bytes(value)), True) if len(value) <= 200 else (f"{bytes(value[:200])!r} …", False)
+    rlm_preview = getattr(value, "rlm_preview", None)
+    if callable(rlm_preview):
+        return str(rlm_preview(PREVIEW)), False
+    module = type(value).__module__.split(".")[0]
+    if module == "pandas" and hasattr(value, "head"):
+        text = repr(value.head(3))
+        columns = getattr(value, "columns", None)
+        listed = f"columns {list(columns)[:40]}; " if columns is not None else ""
+        return f"{listed}{text[:PREVIEW]!r}", False
+    if module == "numpy":
+        return _short.repr(value)[:PREVIEW], False
+    small = _small(value)
+    text = repr(value) if small else _short.repr(value)
+    return (text, True) if small and len(text) <= SHORT else (text[: SHORT * 2], False)
+
+
+def _small(value: Any, depth: int = 0) -> bool:
+    """True where ``repr`` of the value is surely short."""
+    if isinstance(value, (str, bytes)):
+        return len(value) <= SHORT
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return depth < 4 and len(value) <= 20 and all(_small(item, depth + 1) for item in value)
+    if isinstance(value, dict):
+        return depth < 4 and len(value) <= 20 and all(_small(item, depth + 1) for pair in value.items() for item in pair)
+    return isinstance(value, (int, float, bool, type(None))) or type(value).__module__ == "datetime"

@@ -1,0 +1,236 @@
+"""The loop: one implementation for synchronous and asynchronous calls.
+
+A turn asks the root for an action, runs its code, and shows it what came of it. The loop ends with a submitted answer,
+or at a limit or an error with the best answer that ``extract`` can make of what was done. It never throws away what
+was computed: a terminal error before the first finished turn is raised as it is, any later one becomes an outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+from dspy.utils.exceptions import AdapterParseError
+
+from rlm_dspy import events as ev
+from rlm_dspy import inputs as inputs_
+from rlm_dspy import submit
+from rlm_dspy.calls import call
+from rlm_dspy.environments.base import CellResult
+from rlm_dspy.functions import HostFunctions
+from rlm_dspy.redact import error_text
+from rlm_dspy.run import Run, Stopped
+from rlm_dspy.signatures import Contract, ConversationAdapter, Exchange
+from rlm_dspy.signatures.conversation import conversing, cut
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the turns ended: with ``outputs``, at a ``limit``, or by an ``error``."""
+
+    outputs: dict[str, Any] | None = None
+    limit: str | None = None
+    error: BaseException | None = None
+
+
+class Loop:
+    """Drives one run.
+
+    Args:
+        run: With its session open and its inputs set.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.functions = HostFunctions(run)
+        self.adapter = ConversationAdapter(dspy.settings.adapter)
+        self.task = inputs_.task_text(run.inputs)
+        self.final_reasoning = ""
+
+    async def turns(self) -> Ending:
+        """Turn after turn until an answer, a limit or a terminal error."""
+        run = self.run
+        run.conversation.contract = self._contract().render()
+        while (limit := run.stop_reason or run.ledger.exceeded()) is None:
+            where = "act"
+            run.turn = run.ledger.begin_turn()
+            run.events.emit(ev.TurnStarted(turn=run.turn))
+            try:
+                action = await self._act()
+                where = "execute"
+                outputs = await self._execute(*action) if action else None
+            except Stopped as stopped:
+                run.events.emit(ev.LimitStruck(limit=stopped.limit, where=where))
+                return Ending(limit=stopped.limit)
+            except Exception as error:
+                return Ending(error=error)
+            if outputs is not None:
+                return Ending(outputs=outputs)
+        run.events.emit(ev.LimitStruck(limit=limit, where="turns"))
+        return Ending(limit=limit)
+
+    async def extract(self) -> dict[str, Any]:
+        """The best answer from what was done, within ``extract_seconds``."""
+        run = self.run
+        started = time.monotonic()
+        try:
+            with conversing(run.conversation):
+                names = [name for name in run.program.extract.signature.input_fields]
+                given = dict(zip(names, (self.task, run.conversation.traced_turns()), strict=True))
+                prediction = await asyncio.wait_for(
+                    call(run.program.extract, self.adapter, **given), timeout=run.limits.extract_seconds
+                )
+                outputs = {name: prediction[name] for name in run.signature.output_fields}
+        except Exception as error:
+            run.events.emit(ev.Extracted(error=error_text(error), seconds=_since(started)))
+            raise
+        run.events.emit(ev.Extracted(seconds=_since(started)))
+        return outputs
+
+    async def _act(self) -> tuple[str, str] | None:
+        """Ask the root for its next action: reasoning and code, or None after an error turn."""
+        run, conversation = self.run, self.run.conversation
+        conversation.reply, conversation.reasoning_content = None, None
+        started = time.monotonic()
+        with conversing(conversation):
+            work = call(run.program.act, self.adapter, task=self.task, turns=conversation.traced_turns())
+            try:
+                prediction = await run.bounded(work)
+            except AdapterParseError:
+                if conversation.reply is None:
+                    raise
+                reply = conversation.reply
+                problem = (
+                    "[Error] There is no Python code in your reply. Put the code into one block that starts with "
+                    "```python and ends with ```."
+                    if reply.strip()
+                    else "[Error] Your reply was empty. Reply with a plan and one ```python block."
+                )
+                run.events.emit(
+                    ev.Acted(turn=run.turn, reply=reply, reasoning=reply, error=problem, seconds=_since(started))
+                )
+                self._end_turn(problem, error=True)
+                return None
+        reasoning, code = str(prediction.reasoning or ""), str(prediction.code or "")
+        if conversation.reply is None:
+            # An adapter or module of the user's own may answer without an LM reply that we saw.
+            conversation.reply = f"{reasoning}\n\n```python\n{code}\n```" if reasoning else f"```python\n{code}\n```"
+        self.final_reasoning = reasoning
+        run.events.emit(
+            ev.Acted(
+                turn=run.turn, reply=conversation.reply, reasoning=reasoning, code=code, seconds=_since(started)
+            )
+        )
+        return reasoning, code
+
+    async def _execute(self, reasoning: str, code: str) -> dict[str, Any] | None:
+        """Run the turn's code; the validated outputs if it submitted them."""
+        run = self.run
+        if "dspy" in code:
+            await self.functions.install_sub_agents()
+        interrupt = getattr(run.session, "interrupt", None)
+        result: CellResult = await run.bounded(
+            run.session.run(code, self.functions.all()), interrupt=interrupt
+        )
+        outputs: dict[str, Any] | None = None
+        refusal: str | None = None
+        if result.submission is not None:
+            try:
+                outputs = submit.validate(result.submission, run.signature)
+            except submit.Refused as refused:
+                refusal = f"[Error] SUBMIT was refused: {refused}"
+        output = _output(result, refusal)
+        error = result.error.traceback if result.error else refusal
+        run.events.emit(
+            ev.Executed(
+                turn=run.turn,
+                output=output,
+                error=error,
+                submitted=outputs is not None,
+                lost=result.lost,
+                seconds=result.seconds,
+                host_seconds=result.host_seconds,
+            )
+        )
+        if outputs is not None:
+            text = f"{output}\nFINAL: {outputs!r}" if output else f"FINAL: {outputs!r}"
+            self._end_turn(text, error=False)
+            return outputs
+        self._end_turn(output or "(no output: print what you want to see)", error=error is not None)
+        return None
+
+    def _end_turn(self, output: str, *, error: bool) -> None:
+        """Settle the turn and put what the root will see of it into the conversation, truncated for good."""
+        run, conversation = self.run, self.run.conversation
+        run.ledger.end_turn(error=error)
+        observation = cut(output, run.program.max_output_chars)
+        conversation.exchanges.append(
+            Exchange(
+                reply=conversation.reply or "",
+                output=observation,
+                status=self._status(),
+                reasoning_content=conversation.reasoning_content,
+            )
+        )
+        run.events.emit(ev.TurnEnded(turn=run.turn, observation=observation, error=error))
+
+    def _status(self) -> str:
+        """The line on what is left, before the next turn."""
+        run = self.run
+        left = run.limits.max_iters - run.turn
+        if left <= 0:
+            return ""
+        parts = [f"turn {run.turn + 1} of {run.limits.max_iters}"]
+        calls = run.ledger.calls_left
+        if calls is not None and calls < (run.limits.max_llm_calls or 0):
+            parts.append(f"{calls} of {run.limits.max_llm_calls} sub-LM calls left")
+        seconds = run.ledger.seconds_left
+        if seconds is not None and run.limits.max_seconds and seconds < run.limits.max_seconds / 2:
+            # Coarse on purpose: a text that changes with every run would defeat every cache.
+            share = "a quarter" if seconds < run.limits.max_seconds / 4 else "half"
+            parts.append(f"less than {share} of the time left")
+        if left == 1:
+            parts.append("this is the last turn: SUBMIT now")
+        return f"[{'; '.join(parts)}]"
+
+    def _contract(self) -> Contract:
+        run, limits = self.run, self.run.limits
+        lines = [f"{limits.max_iters} turns"]
+        if limits.max_llm_calls is not None:
+            lines.append(f"{limits.max_llm_calls} sub-LM calls, up to {limits.max_concurrency} at the same time")
+        if limits.max_seconds is not None:
+            lines.append(f"{limits.max_seconds:g} seconds")
+        lines.append(f"{run.program.max_output_chars:,} characters of output are shown of each turn")
+        fields = run.signature.input_fields
+        return Contract(
+            task=run.signature.instructions,
+            variables=tuple(
+                inputs_.describe(name, value, str((fields[name].json_schema_extra or {}).get("desc") or ""))
+                for name, value in run.inputs.items()
+            ),
+            functions=self.functions.infos(),
+            outputs=submit.outputs_of(run.signature),
+            limits=tuple(lines),
+            environment=str(getattr(run.factory, "execution_instructions", "") or ""),
+        )
+
+
+def _output(result: CellResult, refusal: str | None) -> str:
+    """All that a cell gave, in one text: what was printed, the last value, the traceback or refusal."""
+    parts = [result.stdout.rstrip("\n")] if result.stdout else []
+    if result.value is not None:
+        parts.append(result.value)
+    if result.error is not None:
+        parts.append(f"[Error] {result.error.traceback.strip() or f'{result.error.type}: {result.error.message}'}")
+    if result.lost:
+        parts.append(f"The session was restarted. These variables are gone: {', '.join(result.lost)}.")
+    if refusal is not None:
+        parts.append(refusal)
+    return "\n".join(parts)
+
+
+def _since(started: float) -> float:
+    return round(time.monotonic() - started, 6)

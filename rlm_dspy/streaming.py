@@ -1,0 +1,117 @@
+"""``dspy.streamify`` across event loops, with a consumer of any speed.
+
+DSPy streams through an anyio channel that belongs to the event loop of the consumer and holds 16 items. A run may live
+on another loop (a synchronous program under ``streamify``), and DSPy's status callbacks block the loop they fire on
+until an item is taken, so a slow consumer would stop both for ever. Inside a run a `Bridge` stands in for the channel:
+it accepts at once and hands items over in order on the consumer's own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio.from_thread
+import dspy
+
+_ROOM = 4
+
+
+class Bridge:
+    """Accepts what is streamed, from any thread and loop, and never makes the sender wait.
+
+    Args:
+        stream: DSPy's send stream.
+        home: The event loop that ``stream`` belongs to.
+    """
+
+    def __init__(self, stream: Any, home: asyncio.AbstractEventLoop) -> None:
+        self._stream = stream
+        self._home = home
+        self._items: collections.deque[Any] = collections.deque()
+        self._lock = threading.Lock()
+        self._pumping: asyncio.Task[None] | None = None
+
+    async def send(self, item: Any) -> None:
+        """Queue ``item``; returns at once."""
+        with self._lock:
+            self._items.append(item)
+        self._home.call_soon_threadsafe(self._start)
+
+    def _start(self) -> None:
+        if self._pumping is None or self._pumping.done():
+            self._pumping = self._home.create_task(self._pump())
+
+    async def _pump(self) -> None:
+        while self._items:
+            try:
+                await self._stream.send(self._items.popleft())
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                self._items.clear()
+
+    async def _drained(self) -> None:
+        while self._items or (self._pumping is not None and not self._pumping.done()):
+            self._start()
+            assert self._pumping is not None
+            await asyncio.wait({self._pumping})
+        # DSPy's next status message blocks this loop unless the channel has room for it.
+        with contextlib.suppress(AttributeError):
+            while True:
+                state = self._stream.statistics()
+                if state.current_buffer_used <= max(0, state.max_buffer_size - _ROOM) or not state.open_receive_streams:
+                    break
+                await asyncio.sleep(0.005)
+
+    async def flush(self) -> None:
+        """Wait until the consumer's channel holds all that was sent, with room to spare."""
+        if asyncio.get_running_loop() is self._home:
+            await self._drained()
+        else:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._drained(), self._home))
+
+
+def _home_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs ``streamify``, seen from a worker thread of it."""
+    try:
+        return anyio.from_thread.run_sync(asyncio.get_running_loop)
+    except RuntimeError:
+        return None
+
+
+def home_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that consumes the stream of this context, or None if nothing is streamed.
+
+    To be called before a run starts a loop of its own.
+    """
+    if dspy.settings.send_stream is None:
+        return None
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return _home_loop()
+
+
+@contextlib.asynccontextmanager
+async def bridged(home: asyncio.AbstractEventLoop | None) -> AsyncIterator[None]:
+    """Put a `Bridge` in place of DSPy's send stream for the time of a run.
+
+    Args:
+        home: What `home_loop` returned in the calling code.
+    """
+    stream = dspy.settings.send_stream
+    if stream is None or isinstance(stream, Bridge):
+        yield
+        return
+    if home is None:
+        # Nobody can take items from here; without this the LM layer would try, and fail.
+        with dspy.context(send_stream=None):
+            yield
+        return
+    bridge = Bridge(stream, home)
+    with dspy.context(send_stream=bridge):
+        yield
+    await bridge.flush()

@@ -1,0 +1,143 @@
+"""Checking what ``SUBMIT(...)`` was given against the typed output fields, on the host."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+import typing
+from typing import Any
+
+import dspy
+import pydantic
+from pydantic_core import PydanticUndefined
+
+from rlm_dspy.environments.base import Submission
+from rlm_dspy.signatures.contract import OutputInfo
+
+
+class Refused(Exception):
+    """A submission does not fit the output fields; the text is what the root is told."""
+
+
+def outputs_of(signature: type[dspy.Signature]) -> tuple[OutputInfo, ...]:
+    """The output fields as the contract states them."""
+    infos = []
+    for name, field in signature.output_fields.items():
+        desc = str((field.json_schema_extra or {}).get("desc") or "")
+        desc = "" if desc == f"${{{name}}}" else " ".join(desc.split())
+        limits = [str(item) for item in field.metadata]
+        if limits:
+            desc = f"{desc} ({', '.join(limits)})".strip()
+        infos.append(OutputInfo(name, type_text(field.annotation), desc, _schema(field.annotation)))
+    return tuple(infos)
+
+
+def type_text(annotation: Any) -> str:
+    """A type as Python writes it, without module names: ``Literal['a', 'b']``, ``list[Clause]``, ``str | None``."""
+    if annotation is None or annotation is type(None):
+        return "None"
+    if annotation is inspect.Parameter.empty:
+        return "Any"
+    origin = typing.get_origin(annotation)
+    arguments = typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(type_text(argument) for argument in arguments)
+    if origin is typing.Annotated:
+        return type_text(arguments[0])
+    if origin is typing.Literal:
+        return f"Literal[{', '.join(map(repr, arguments))}]"
+    if origin is not None and arguments:
+        inner = ", ".join("..." if a is ... else type_text(a) if not isinstance(a, list) else "..." for a in arguments)
+        return f"{getattr(origin, '__name__', str(origin))}[{inner}]"
+    return getattr(annotation, "__name__", None) or str(annotation).replace("typing.", "")
+
+
+def _schema(annotation: Any) -> dict[str, Any] | None:
+    """JSON schema of a type that its name does not explain: models, dataclasses, typed dicts, at any depth."""
+    if not _has_fields(annotation):
+        return None
+    try:
+        return pydantic.TypeAdapter(annotation).json_schema()
+    except (pydantic.PydanticSchemaGenerationError, pydantic.errors.PydanticInvalidForJsonSchema):
+        return None
+
+
+def _has_fields(annotation: Any) -> bool:
+    if isinstance(annotation, type) and hasattr(annotation, "__annotations__") and not hasattr(annotation, "__origin__"):
+        return issubclass(annotation, (pydantic.BaseModel, dict)) or hasattr(annotation, "__dataclass_fields__")
+    return any(_has_fields(argument) for argument in typing.get_args(annotation))
+
+
+def validate(submission: Submission, signature: type[dspy.Signature]) -> dict[str, Any]:
+    """The outputs, each in its field's type.
+
+    Positional arguments fill the output fields in their order. Values are converted as pydantic converts them
+    (``"3"`` to an int, a dict to a model); a text where another type is wanted may also be JSON of it. For a ``str``
+    field numbers and containers become their text, as in ``dspy.RLM``.
+
+    Raises:
+        Refused: Fields are missing, unknown, given twice, or of the wrong type; the message names each.
+    """
+    fields = signature.output_fields
+    names = list(fields)
+    if len(submission.args) > len(names):
+        raise Refused(f"SUBMIT takes {len(names)} value(s) ({', '.join(names)}), {len(submission.args)} were given")
+    given = dict(zip(names, submission.args, strict=False))
+    twice = sorted(given.keys() & submission.kwargs.keys())
+    unknown = sorted(submission.kwargs.keys() - fields.keys())
+    problems = [f"{name} was given twice" for name in twice]
+    problems += [f"{name} is not an output; the outputs are {', '.join(names)}" for name in unknown]
+    given.update(submission.kwargs)
+    outputs: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name not in given:
+            default = field.get_default(call_default_factory=True)
+            if default is PydanticUndefined:
+                problems.append(f"{name} is missing")
+            else:
+                outputs[name] = default
+            continue
+        try:
+            outputs[name] = convert(given[name], field.rebuild_annotation())
+        except (pydantic.ValidationError, ValueError, TypeError) as error:
+            problems.append(f"{name}: expected {type_text(field.annotation)}, {_reason(error, given[name])}")
+    if problems:
+        raise Refused("; ".join(problems))
+    return outputs
+
+
+def convert(value: Any, annotation: Any) -> Any:
+    """``value`` in the type ``annotation``, as `validate` does for one field."""
+    if annotation is str and not isinstance(value, str):
+        if value is None:
+            raise TypeError("got None")
+        return str(value)
+    try:
+        adapter = pydantic.TypeAdapter(annotation)
+    except pydantic.PydanticSchemaGenerationError:
+        adapter = pydantic.TypeAdapter(annotation, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
+    try:
+        return adapter.validate_python(value)
+    except pydantic.ValidationError:
+        if not isinstance(value, str):
+            raise
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            parsed = None
+        if parsed is None:
+            raise
+        return adapter.validate_python(parsed)
+
+
+def _reason(error: Exception, value: Any) -> str:
+    if isinstance(error, pydantic.ValidationError):
+        first = [
+            f"{'.'.join(map(str, item['loc'])) + ': ' if item['loc'] else ''}{item['msg']}" for item in error.errors()[:5]
+        ]
+        text = "; ".join(first)
+    else:
+        text = str(error)
+    shown = repr(value)
+    return f"got {shown[:80]}{'…' if len(shown) > 80 else ''} ({text})"

@@ -1,0 +1,207 @@
+"""Scripted language models for tests: real code in real sandboxes, no network, no key.
+
+`ScriptedLM` is a ``dspy.LM`` on DSPy's public engine surface (an engine with ``complete(Request) -> Response``), so it
+is cached, traced, metered and awaited like any other. What it answers is a *policy*: a list of replies, or a function
+of the conversation.
+
+    root = ScriptedLM([code("print(context.count('ERROR'))"), code("SUBMIT(answer='3')")])
+    sub = ScriptedLM(lambda call: "yes" if "refund" in call.prompt else "no")
+    rlm = RLM("context -> answer: str", sub_lm=sub)
+    with dspy.context(lm=root):
+        assert rlm(context=log).answer == "3"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+from dspy.lm15 import Message, Request, Response, TextPart, ThinkingPart, Usage
+
+__all__ = ["Call", "Policy", "Reply", "ScriptedLM", "code"]
+
+
+def code(source: str, plan: str = "") -> str:
+    """A root's reply in the plain dialect: ``plan``, then ``source`` as one Python block."""
+    block = f"```python\n{source}\n```"
+    return f"{plan}\n\n{block}" if plan else block
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer of a scripted LM.
+
+    Attributes:
+        text: What it says; ``""`` for an empty reply.
+        reasoning: Separate reasoning text, as reasoning models give it, or None.
+        delay: Seconds before it answers.
+        error: Raised in place of an answer, such as ``dspy.lm15.RateLimitError("slow down")``.
+    """
+
+    text: str = ""
+    reasoning: str | None = None
+    delay: float = 0.0
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request as the scripted LM sees it.
+
+    Attributes:
+        number: From 0, over the LM's life.
+        messages: ``{"role", "content"}`` each, the system message first where there is one.
+        request: The request itself, with its settings.
+    """
+
+    number: int
+    messages: list[dict[str, str]]
+    request: Request
+
+    @property
+    def prompt(self) -> str:
+        """The text of the last user message."""
+        return next((m["content"] for m in reversed(self.messages) if m["role"] == "user"), "")
+
+    @property
+    def system(self) -> str:
+        """The system message, ``""`` if there is none."""
+        return next((m["content"] for m in self.messages if m["role"] == "system"), "")
+
+    @property
+    def turn(self) -> int:
+        """How many replies the conversation holds already."""
+        return sum(1 for m in self.messages if m["role"] == "assistant")
+
+
+Policy = Iterable["str | Reply"] | Callable[[Call], "str | Reply"]
+
+
+class _Engine:
+    """The synchronous engine: one request, one reply. Thread-safe."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._answer = policy if callable(policy) else None
+        self._replies = None if callable(policy) else iter(list(policy))
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self.calls: list[Call] = []
+
+    def reply(self, request: Request) -> tuple[Call, Reply]:
+        with self._lock:
+            call = Call(next(self._numbers), _messages(request), request)
+            self.calls.append(call)
+            if self._replies is not None:
+                answer: str | Reply | None = next(self._replies, None)
+                if answer is None:
+                    raise AssertionError(
+                        f"the scripted LM has no reply left for call {call.number}; the last message was: "
+                        f"{call.prompt[-300:]!r}"
+                    )
+        if self._replies is None:
+            assert self._answer is not None
+            answer = self._answer(call)
+        return call, answer if isinstance(answer, Reply) else Reply(str(answer))
+
+    def complete(self, request: Request) -> Response:
+        call, reply = self.reply(request)
+        if reply.delay:
+            time.sleep(reply.delay)
+        return _response(call, reply)
+
+
+class _AsyncEngine:
+    """The same policy, awaited."""
+
+    def __init__(self, engine: _Engine) -> None:
+        self._engine = engine
+
+    async def complete(self, request: Request) -> Response:
+        call, reply = self._engine.reply(request)
+        if reply.delay:
+            await asyncio.sleep(reply.delay)
+        return _response(call, reply)
+
+
+class ScriptedLM(dspy.LM):
+    """A ``dspy.LM`` that answers from a policy.
+
+    Args:
+        policy: Replies in order (text or `Reply`; asking for more is an AssertionError), or a function of the `Call`,
+            which may be called from several threads.
+        model: The name it goes by.
+        sync_only: Leave out the async engine, as a user's own synchronous LM would.
+        cache: DSPy's response cache; off, so that a list of replies is used up in order.
+        **kwargs: As for ``dspy.LM``.
+
+    Attributes:
+        calls: All requests so far, as `Call`.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        model: str = "scripted/lm",
+        sync_only: bool = False,
+        cache: bool = False,
+        num_retries: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        engine = _Engine(policy)
+        super().__init__(
+            model,
+            engine=engine,
+            async_engine=None if sync_only else _AsyncEngine(engine),
+            cache=cache,
+            num_retries=num_retries,
+            **kwargs,
+        )
+        self._scripted = engine
+
+    @property
+    def calls(self) -> list[Call]:
+        """All requests so far."""
+        return list(self._scripted.calls)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ScriptedLM:
+        # A copied program goes on with the same script, as it would go on with the same server.
+        return self
+
+    def dump_state(self) -> dict[str, Any]:
+        """Only the name: a script is not saved."""
+        return {"model": self.model, "model_type": self.model_type}
+
+
+def _messages(request: Request) -> list[dict[str, str]]:
+    messages: list[dict[str, str]] = []
+    if request.system is not None:
+        system = request.system
+        messages.append(
+            {"role": "system", "content": system if isinstance(system, str) else "".join(p.text for p in system)}
+        )
+    messages += [{"role": str(m.role), "content": m.text or ""} for m in request.messages]
+    return messages
+
+
+def _response(call: Call, reply: Reply) -> Response:
+    if reply.error is not None:
+        raise reply.error
+    parts: list[Any] = [ThinkingPart(reply.reasoning)] if reply.reasoning else []
+    parts.append(TextPart(reply.text))
+    # A rough count (four characters a token) is enough to see budgets and usage work.
+    tokens_in = sum(len(m["content"]) for m in call.messages) // 4
+    tokens_out = len(reply.text) // 4
+    return Response(
+        id=None,
+        model=call.request.model,
+        message=Message.assistant(parts),
+        finish_reason="stop",
+        usage=Usage(input_tokens=tokens_in, output_tokens=tokens_out, total_tokens=tokens_in + tokens_out),
+    )

@@ -1,0 +1,156 @@
+"""The user's tools: checked at construction, documented with their full types, called positionally or by keyword."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import dspy
+
+from rlm_dspy._aio import threads
+from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.signatures.contract import FunctionInfo
+from rlm_dspy.submit import type_text
+
+CORE_NAMES = frozenset({"llm_query", "llm_query_batched", "SUBMIT", "print"})
+"""Names in the REPL that neither an input nor a tool may have (the same as in ``dspy.RLM``)."""
+
+HELPER_NAMES = frozenset({"SHOW_VARS", "budget"})
+"""Helpers that give way to an input of the same name."""
+
+RESULT_NAMES = frozenset({"trajectory", "final_reasoning", "outcome", "usage", "events"})
+"""Fields of the result that no output may have."""
+
+
+def normalize(tools: Iterable[Callable[..., Any] | dspy.Tool] | None) -> dict[str, dspy.Tool]:
+    """Tools by name.
+
+    Raises:
+        TypeError: A dict was given, or something that is not callable.
+        ConfigurationError: A name is invalid, reserved or taken twice.
+    """
+    if tools is None:
+        return {}
+    if isinstance(tools, Mapping):
+        raise TypeError("tools must be a list: write tools=[f, g], or tools=[dspy.Tool(f, name='g')] to rename one")
+    if callable(tools) or isinstance(tools, dspy.Tool):
+        raise TypeError("tools must be a list: write tools=[f] for a single tool")
+    normalized: dict[str, dspy.Tool] = {}
+    for item in tools:
+        if not isinstance(item, dspy.Tool) and not callable(item):
+            raise TypeError(f"a tool must be callable or a dspy.Tool, not {type(item).__name__}")
+        tool = item if isinstance(item, dspy.Tool) else dspy.Tool(item)
+        name = str(tool.name)
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise ConfigurationError(f"tool name {name!r} is not a Python identifier; pass dspy.Tool(f, name='...')")
+        if name in CORE_NAMES or is_reserved(name):
+            raise ConfigurationError(f"tool name {name!r} is reserved in the REPL; pass dspy.Tool(f, name='...')")
+        if name in normalized:
+            raise ConfigurationError(f"two tools are named {name!r}; pass dspy.Tool(f, name='...') for one of them")
+        normalized[name] = tool
+    return normalized
+
+
+def is_reserved(name: str) -> bool:
+    """True for names that ``import dspy`` in the REPL needs for itself."""
+    return name == "dspy" or name.startswith(("_dspy", "__dspy"))
+
+
+def check_names(signature: type[dspy.Signature], tools: Mapping[str, dspy.Tool]) -> None:
+    """Refuse input and output names that collide with the REPL or the result.
+
+    Raises:
+        ConfigurationError: Naming all that collide.
+    """
+    inputs, outputs = set(signature.input_fields), set(signature.output_fields)
+    if "interpreter_factory" in inputs:
+        raise ConfigurationError("the input name 'interpreter_factory' is the call's own option; rename the input")
+    taken = sorted(name for name in inputs if name in CORE_NAMES or is_reserved(name))
+    if taken:
+        raise ConfigurationError(f"input names {taken} are reserved in the REPL; rename them in the signature")
+    both = sorted(inputs & tools.keys())
+    if both:
+        raise ConfigurationError(f"{both} are both inputs and tools; rename one of each")
+    clash = sorted(outputs & RESULT_NAMES)
+    if clash:
+        raise ConfigurationError(f"output names {clash} are fields of every result; rename them in the signature")
+    if not outputs:
+        raise ConfigurationError("the signature has no output field; write for example 'context, query -> answer'")
+
+
+def describe(tool: dspy.Tool) -> FunctionInfo:
+    """The tool's call with parameter types, defaults and return type, and its description."""
+    try:
+        signature = inspect.signature(tool.func)
+        hints = typing.get_type_hints(tool.func if inspect.isroutine(tool.func) else tool.func.__call__)
+    except (TypeError, ValueError, NameError):
+        parameters = ", ".join(
+            f"{name}: {schema.get('type', 'Any')}" + (f" = {schema['default']!r}" if "default" in schema else "")
+            for name, schema in (tool.args or {}).items()
+        )
+        return FunctionInfo(f"{tool.name}({parameters})", _doc(tool))
+    shown = []
+    for parameter in signature.parameters.values():
+        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        text = star + parameter.name
+        if parameter.name in hints:
+            text += f": {type_text(hints[parameter.name])}"
+        if parameter.default is not parameter.empty:
+            text += f" = {parameter.default!r}"
+        shown.append(text)
+    returns = f" -> {type_text(hints['return'])}" if "return" in hints else ""
+    return FunctionInfo(f"{tool.name}({', '.join(shown)}){returns}", _doc(tool))
+
+
+def _doc(tool: dspy.Tool) -> str:
+    described = [
+        f"{name}: {schema['description']}" for name, schema in (tool.args or {}).items() if schema.get("description")
+    ]
+    return " ".join([str(tool.desc or "").strip(), *described]).strip()
+
+
+async def invoke(tool: dspy.Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call ``tool`` as the REPL's code did, through ``dspy.Tool`` (validation, callbacks).
+
+    A synchronous tool runs in a thread of its own, an asynchronous one on the event loop.
+    """
+    variadic, names = _parameters(tool)
+    if variadic and args:
+        # dspy.Tool takes keywords only, so *args can reach the function only directly.
+        if _is_async(tool):
+            return await tool.func(*args, **kwargs)
+        return await threads.run(tool.func, *args, **kwargs)
+    if len(args) > len(names):
+        raise TypeError(f"{tool.name}() takes {len(names)} positional arguments but {len(args)} were given")
+    bound = dict(zip(names, args, strict=False))
+    twice = sorted(bound.keys() & kwargs.keys())
+    if twice:
+        raise TypeError(f"{tool.name}() got multiple values for argument {twice[0]!r}")
+    bound.update(kwargs)
+    if _is_async(tool):
+        return await tool.acall(**bound)
+    result = await threads.run(_call, tool, bound)
+    return await result if inspect.isawaitable(result) else result
+
+
+def _call(tool: dspy.Tool, bound: dict[str, Any]) -> Any:
+    return tool(**bound)
+
+
+def _is_async(tool: dspy.Tool) -> bool:
+    return inspect.iscoroutinefunction(tool.func) or inspect.iscoroutinefunction(getattr(tool.func, "__call__", None))
+
+
+def _parameters(tool: dspy.Tool) -> tuple[bool, list[str]]:
+    try:
+        parameters = inspect.signature(tool.func).parameters.values()
+    except (TypeError, ValueError):
+        return False, list(tool.args or {})
+    if any(p.kind is p.VAR_KEYWORD for p in parameters) and tool.args:
+        # Wrappers such as MCP tools take **kwargs and declare their arguments beside it.
+        return False, list(tool.args)
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return variadic, [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

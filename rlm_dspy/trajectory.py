@@ -1,0 +1,148 @@
+"""How a run ended and what it did: `Outcome`, `Turn`, `Trajectory`, built from the event log.
+
+A `Trajectory` *is* a list and a `Turn` *is* a dict with the keys ``reasoning``, ``code`` and ``output``, so programs
+written for ``dspy.RLM`` (3.4), whose ``trajectory`` is such a list of dicts, read ours unchanged, and so does
+``json.dumps``. The rest of what is known of a turn is on attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, SupportsIndex, overload
+
+from rlm_dspy import events as ev
+
+Status = Literal["submitted", "extracted", "failed"]
+
+
+class Outcome(str):
+    """How a run ended: ``"submitted"``, ``"extracted"`` or ``"failed"``, comparable as that text.
+
+    Attributes:
+        limit: The limit that ended the turns, such as ``"max_iters"`` or ``"max_seconds"``; None if none did.
+        error: The error that ended them, as text; None if none did.
+    """
+
+    limit: str | None
+    error: str | None
+
+    def __new__(cls, status: Status, *, limit: str | None = None, error: str | None = None) -> Outcome:
+        self = super().__new__(cls, status)
+        self.limit = limit
+        self.error = error
+        return self
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, str | None]]:
+        return (str(self),), {"limit": self.limit, "error": self.error}
+
+    def __repr__(self) -> str:
+        extra = "".join(f", {n}={v!r}" for n, v in (("limit", self.limit), ("error", self.error)) if v is not None)
+        return f"Outcome({str(self)!r}{extra})"
+
+
+class Turn(dict[str, str]):
+    """One action and its execution: a dict of ``reasoning``, ``code`` and ``output``, with attributes for the rest.
+
+    Attributes:
+        number: From 1.
+        reply: The root's reply, byte for byte.
+        error: True if the reply had no code, or the code ended in an error, or a submission was refused.
+        calls: The host calls made by the code, as ``(name, seconds, error)`` in the order they ended.
+        seconds: Wall time of the turn: the LM's reply and the execution.
+        lost: Variables that a restart of the session cost during this turn.
+    """
+
+    number: int
+    reply: str
+    error: bool
+    calls: tuple[tuple[str, float, str | None], ...]
+    seconds: float
+    lost: tuple[str, ...]
+
+    def __init__(
+        self,
+        *,
+        reasoning: str = "",
+        code: str = "",
+        output: str = "",
+        number: int = 0,
+        reply: str = "",
+        error: bool = False,
+        calls: Iterable[tuple[str, float, str | None]] = (),
+        seconds: float = 0.0,
+        lost: Iterable[str] = (),
+    ) -> None:
+        super().__init__(reasoning=reasoning, code=code, output=output)
+        self.number = number
+        self.reply = reply
+        self.error = error
+        self.calls = tuple(calls)
+        self.seconds = seconds
+        self.lost = tuple(lost)
+
+    reasoning = property(lambda self: self["reasoning"])
+    code = property(lambda self: self["code"])
+    output = property(lambda self: self["output"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _turn, (dict(self), dict(vars(self)))
+
+
+def _turn(items: dict[str, str], attributes: dict[str, Any]) -> Turn:
+    return Turn(**items, **attributes)
+
+
+class Trajectory(list[Turn]):
+    """The turns of one run, in order. Renders as a table in a notebook and with ``rich.print``.
+
+    Attributes:
+        events: The whole event log of the run that the turns were built from; empty for a slice.
+    """
+
+    events: tuple[ev.Event, ...] = ()
+
+    @overload
+    def __getitem__(self, key: SupportsIndex, /) -> Turn: ...
+    @overload
+    def __getitem__(self, key: slice, /) -> Trajectory: ...
+    def __getitem__(self, key: Any, /) -> Any:
+        item = super().__getitem__(key)
+        return Trajectory(item) if isinstance(key, slice) else item
+
+    @classmethod
+    def from_events(cls, events: Iterable[ev.Event]) -> Trajectory:
+        """Build the turns from a run's events; a turn that was cut short keeps what is known of it."""
+        log = tuple(events)
+        turns: dict[int, dict[str, Any]] = {}
+        for event in log:
+            number = getattr(event, "turn", None)
+            if number is None:
+                continue
+            turn = turns.setdefault(number, {"number": number, "calls": [], "seconds": 0.0})
+            match event:
+                case ev.Acted():
+                    turn.update(reasoning=event.reasoning, code=event.code, reply=event.reply)
+                    turn["error"] = event.error is not None
+                    turn["output"] = event.error or ""
+                    turn["seconds"] += event.seconds
+                case ev.CallEnded():
+                    turn["calls"].append((event.name, event.seconds, event.error))
+                case ev.Executed():
+                    turn.update(output=event.output, lost=event.lost, error=event.error is not None)
+                    turn["seconds"] += event.seconds
+                case ev.TurnEnded():
+                    turn.update(output=event.observation, error=event.error)
+        # A turn whose reply never came holds nothing to show.
+        trajectory = cls(Turn(**turn) for turn in turns.values() if "reply" in turn)
+        trajectory.events = log
+        return trajectory
+
+    def __rich__(self) -> Any:
+        from rlm_dspy.render import trajectory_table
+
+        return trajectory_table(self)
+
+    def _repr_html_(self) -> str:
+        from rlm_dspy.render import trajectory_html
+
+        return trajectory_html(self)

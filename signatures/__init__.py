@@ -1,0 +1,43 @@
+"""What language models are told.
+
+    root.py          `Act`, the root's signature and the default strategy; `Sub`; `extract_signature`
+    dialect.py       the fixed rules of a reply, and taking code out of whatever a model wrote
+    contract.py      the facts of one run, rendered for its first message
+    conversation.py  the turns of one run and how they become messages
+    adapter.py       `ConversationAdapter` and `PlainTextAdapter`, on DSPy's public adapter surface
+
+Strategy and contract are kept apart. The *strategy* is ``signature.instructions``: optimisers rewrite it, it is saved.
+The *contract* (variables, functions, limits, output fields) is rendered for each run and stands in no signature, no
+trace and no saved state, so no optimiser can lose it and no loaded state can contradict it.
+"""
+
+from __future__ import annotations
+
+if __name__ != "rlm_dspy.signatures":
+    raise ImportError(
+        "this folder is the package rlm_dspy.signatures and cannot be imported as "
+        f"{__name__!r}: install the project first (pip install -e .) and import rlm_dspy.signatures"
+    )
+
+from rlm_dspy.signatures.adapter import ConversationAdapter, PlainTextAdapter
+from rlm_dspy.signatures.contract import Contract, FunctionInfo, OutputInfo, VariableInfo
+from rlm_dspy.signatures.conversation import Conversation, Exchange
+from rlm_dspy.signatures.dialect import DIALECT, find_code
+from rlm_dspy.signatures.root import STRATEGY, Act, Sub, extract_signature
+
+__all__ = [
+    "DIALECT",
+    "STRATEGY",
+    "Act",
+    "Contract",
+    "Conversation",
+    "ConversationAdapter",
+    "Exchange",
+    "FunctionInfo",
+    "OutputInfo",
+    "PlainTextAdapter",
+    "Sub",
+    "VariableInfo",
+    "extract_signature",
+    "find_code",
+]

@@ -1,0 +1,35 @@
+"""`RolePredict`: a ``dspy.Predict`` whose saved state holds only demonstrations of its own role.
+
+Stock optimisers also hand predictors raw training examples as demonstrations (``LabeledFewShot``, and the filling-up of
+``BootstrapFewShot``). For a role of an RLM those fit no field: they would only carry whole inputs into saved state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dspy
+
+
+class RolePredict(dspy.Predict):
+    """A ``dspy.Predict`` for one role of an RLM: ``act``, ``extract``, ``sub``."""
+
+    def fitting_demos(self) -> list[dict[str, Any]]:
+        """The demonstrations that have every output and at least one input of this role, less foreign keys."""
+        inputs, outputs = self.signature.input_fields, self.signature.output_fields
+        kept = {*inputs, *outputs, "augmented"}
+        return [
+            {key: value for key, value in dict(demo).items() if key in kept}
+            for demo in self.demos
+            if all(demo.get(name) is not None for name in outputs) and any(demo.get(name) for name in inputs)
+        ]
+
+    def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
+        """As ``dspy.Predict.dump_state``, with `fitting_demos` in place of all demonstrations."""
+        everything = self.demos
+        self_state = dspy.Predict.dump_state
+        fitting = [dspy.Example(**demo) for demo in self.fitting_demos()]
+        clone = self.reset_copy() if fitting != everything else self
+        if clone is not self:
+            clone.demos, clone.lm, clone.traces, clone.train = fitting, self.lm, self.traces, []
+        return self_state(clone, json_mode=json_mode)
