@@ -3,6 +3,7 @@
 | what | why there is no public way (DSPy 3.4.1) |
 |---|---|
 | `is_sync_only` | whether an LM can be awaited shows only when awaiting it fails |
+| `replays_reasoning` | how an engine sends earlier reasoning text back is decided in its private routing |
 | `SubAgents` | the sandbox stand-in for ``import dspy`` lives in ``dspy.primitives.facade`` |
 """
 
@@ -27,6 +28,27 @@ def is_sync_only(lm: Any) -> bool:
     if engine is not None:
         return False
     return kind.aforward is dspy.BaseLM.aforward and kind.acall is dspy.BaseLM.acall
+
+
+def replays_reasoning(lm: Any) -> bool:
+    """True if ``reasoning_content`` of an earlier reply reaches the endpoint in a field of its own.
+
+    DSPy's native engine writes it *into* the reply's content for endpoints it has no better rule for; the reply would
+    then not go back byte for byte, so the reasoning is left out there. LiteLLM and custom engines get it as it was.
+    """
+    engine = getattr(lm, "_engine_spec", None)
+    if not isinstance(engine, str):
+        return True
+    try:
+        from dspy.clients.backend_selection import select_backend
+
+        selection = select_backend(lm)
+        if not selection.native:
+            return True
+        return getattr(selection.resolution.compat, "thinking_replay", None) == "native"
+    except Exception:
+        # Routing that cannot be asked is one that cannot be trusted with the bytes of a reply.
+        return False
 
 
 class SubAgents:

@@ -20,7 +20,7 @@ from rlm_dspy import events as ev
 from rlm_dspy._aio import threads
 from rlm_dspy.calls import call
 from rlm_dspy.environments.base import HostFunction
-from rlm_dspy.environments.wire import FailedCall
+from rlm_dspy.environments.codec import FailedCall
 from rlm_dspy.errors import CallFailed
 from rlm_dspy.ledger import CallRefused
 from rlm_dspy.redact import error_text

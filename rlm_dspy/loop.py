@@ -15,9 +15,9 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
+from rlm_dspy import _compat, submit
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
-from rlm_dspy import submit
 from rlm_dspy.calls import call
 from rlm_dspy.environments.base import CellResult
 from rlm_dspy.functions import HostFunctions
@@ -54,6 +54,9 @@ class Loop:
         """Turn after turn until an answer, a limit or a terminal error."""
         run = self.run
         run.conversation.contract = self._contract().render()
+        run.conversation.replay_reasoning = _compat.replays_reasoning(
+            getattr(run.program.act, "lm", None) or dspy.settings.lm
+        )
         while (limit := run.stop_reason or run.ledger.exceeded()) is None:
             where = "act"
             run.turn = run.ledger.begin_turn()

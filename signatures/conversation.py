@@ -49,6 +49,7 @@ class Conversation:
         reply: The last raw reply, set as soon as the LM has answered, also when nothing can be parsed from it.
         reasoning_content: The reasoning text that came with it, or None.
         sent: The messages of the last request of the root.
+        replay_reasoning: Send ``reasoning_content`` back with the replies; for LMs that keep the two apart.
     """
 
     contract: str
@@ -56,6 +57,7 @@ class Conversation:
     reply: str | None = None
     reasoning_content: str | None = None
     sent: list[Message] = field(default_factory=list)
+    replay_reasoning: bool = False
 
     def messages(self) -> list[Message]:
         """The contract and every turn, without system message and demonstrations."""
@@ -63,7 +65,8 @@ class Conversation:
         for exchange in self.exchanges:
             # Providers refuse an empty assistant message; the observation then says that the reply was empty.
             if exchange.reply:
-                rendered.append(assistant(exchange.reply, exchange.reasoning_content))
+                reasoning = exchange.reasoning_content if self.replay_reasoning else None
+                rendered.append(assistant(exchange.reply, reasoning))
             rendered.append(user(exchange.observation()))
         return rendered
 
