@@ -95,8 +95,14 @@ class Threads:
     def _reset(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._idle = 0
+        self._busy = 0
         self._lock = threading.Lock()
         self._pid = os.getpid()
+
+    @property
+    def busy(self) -> int:
+        """Calls that are running now."""
+        return self._busy
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Start ``function(*args, **kwargs)`` in a thread, under a copy of the caller's context."""
@@ -108,10 +114,18 @@ class Threads:
         def job() -> None:
             if not outcome.set_running_or_notify_cancel():
                 return
+            with self._lock:
+                self._busy += 1
             try:
                 result = context.run(function, *args, **kwargs)
             except BaseException as error:
-                outcome.set_exception(error)
+                failure: BaseException | None = error
+            else:
+                failure = None
+            with self._lock:
+                self._busy -= 1
+            if failure is not None:
+                outcome.set_exception(failure)
             else:
                 outcome.set_result(result)
 

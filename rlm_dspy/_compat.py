@@ -2,7 +2,7 @@
 
 | what | why there is no public way (DSPy 3.4.1) |
 |---|---|
-| `is_sync_only` | whether an LM can be awaited shows only when awaiting it fails |
+| `ways_to_call` | whether an LM can be awaited shows only when awaiting it fails |
 | `replays_reasoning` | how an engine sends earlier reasoning text back is decided in its private routing |
 | `SubAgents` | the sandbox stand-in for ``import dspy`` lives in ``dspy.primitives.facade`` |
 """
@@ -13,21 +13,28 @@ from collections.abc import Callable
 from typing import Any
 
 import dspy
+from dspy.utils import DummyLM
 
 
-def is_sync_only(lm: Any) -> bool:
-    """True if ``lm`` cannot be awaited: a subclass with its own ``forward`` alone, or an engine without an async twin."""
+def ways_to_call(lm: Any) -> frozenset[str]:
+    """How ``lm`` can be called: ``"sync"``, ``"async"`` or both.
+
+    A subclass with its own ``forward`` alone, and an engine without an asynchronous twin, can only be called
+    synchronously; a subclass with its own ``aforward`` alone can only be awaited.
+    """
     if not isinstance(lm, dspy.BaseLM):
-        return not callable(getattr(lm, "acall", None))
+        both = {"sync": callable(lm), "async": callable(getattr(lm, "acall", None))}
+        return frozenset(way for way, there in both.items() if there) or frozenset({"async"})
     kind = type(lm)
-    engine = getattr(lm, "_engine_spec", None)
-    if isinstance(lm, dspy.LM):
-        if kind.forward is not dspy.LM.forward and kind.aforward is dspy.LM.aforward:
-            return True
-        return engine is not None and not isinstance(engine, str) and getattr(lm, "_async_engine_spec", None) is None
-    if engine is not None:
-        return False
-    return kind.aforward is dspy.BaseLM.aforward and kind.acall is dspy.BaseLM.acall
+    base = next(c for c in (DummyLM, dspy.LM, dspy.BaseLM) if isinstance(lm, c))
+    own_sync = kind.forward is not base.forward or kind.__call__ is not base.__call__
+    own_async = kind.aforward is not base.aforward or kind.acall is not base.acall
+    if own_sync != own_async:
+        return frozenset({"sync"}) if own_sync else frozenset({"async"})
+    engine = getattr(lm, "_engine_spec", "auto")
+    if not own_sync and not isinstance(engine, str) and getattr(lm, "_async_engine_spec", None) is None:
+        return frozenset({"sync"})
+    return frozenset({"sync", "async"})
 
 
 def replays_reasoning(lm: Any) -> bool:

@@ -38,11 +38,11 @@ async def execute(run: Run, home: asyncio.AbstractEventLoop | None) -> dspy.Pred
             trajectory so far as its attribute ``trajectory``.
     """
     run.attach()
-    meter = Meter(run.ledger)
+    meter = Meter(run.ledger, dspy.settings.usage_tracker)
     async with bridged(home):
-        with dspy.context(callbacks=[*(dspy.settings.callbacks or []), meter]), dspy.track_usage() as tracker:
+        with dspy.context(usage_tracker=meter):
             try:
-                return await _execute(run, tracker)
+                return await _execute(run, meter)
             except BaseException as error:
                 if not isinstance(error, (LimitReached, RunFailed)):
                     run.events.emit(
@@ -64,7 +64,7 @@ def _attach(error: BaseException, run: Run) -> None:
         pass  # an exception class with __slots__ carries no more than it declares
 
 
-async def _execute(run: Run, tracker: Any) -> dspy.Prediction:
+async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
     program = run.program
     run.events.emit(
         ev.RunStarted(
@@ -76,7 +76,7 @@ async def _execute(run: Run, tracker: Any) -> dspy.Prediction:
         )
     )
     loop = Loop(run)
-    run.session = await _session(run.factory)
+    run.session = _session(run)
     try:
         started = time.monotonic()
         await run.session.open()
@@ -94,10 +94,10 @@ async def _execute(run: Run, tracker: Any) -> dspy.Prediction:
         ending = await loop.turns()
     finally:
         await asyncio.shield(asyncio.ensure_future(run.session.close()))
-    return await _finish(run, loop, ending, program.on_limit, tracker)
+    return await _finish(run, loop, ending, program.on_limit, meter)
 
 
-async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, tracker: Any) -> dspy.Prediction:
+async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Meter) -> dspy.Prediction:
     outputs = ending.outputs
     final_reasoning = loop.final_reasoning
     error = ending.error
@@ -115,10 +115,7 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, tracker: 
             outcome = Outcome("failed", limit=ending.limit, error=error_text(error))
             outputs = dict.fromkeys(run.signature.output_fields)
     usage = run.ledger.usage().to_dict()
-    usage["by_model"] = tracker.get_total_tokens()
-    for tokens in usage["by_model"].values():
-        usage["input_tokens"] += tokens.get("prompt_tokens") or 0
-        usage["output_tokens"] += tokens.get("completion_tokens") or 0
+    usage["by_model"] = meter.get_total_tokens()
     run.events.emit(
         ev.RunEnded(
             outcome=str(outcome),
@@ -148,16 +145,19 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, tracker: 
     return prediction
 
 
-async def _session(factory: Callable[[], Any]) -> Session:
+def _session(run: Run) -> Session:
     """One session from any factory: ours as they are, a foreign ``dspy.CodeInterpreter`` behind the same interface."""
-    made = factory()
+    made = run.factory()
     if isinstance(made, Session):
         return made
     if not isinstance(made, dspy.CodeInterpreter):
         raise TypeError(f"the interpreter factory must return a dspy.CodeInterpreter, not {type(made).__name__}")
     from rlm_dspy.environments.foreign import ForeignSession
 
-    return ForeignSession(lambda: made)
+    session = ForeignSession(lambda: made)
+    # Without them a foreign SUBMIT takes one value and no keywords. Types stay ours to check.
+    session.output_fields = [{"name": name} for name in run.signature.output_fields]
+    return session
 
 
 def _name(factory: Any) -> str:

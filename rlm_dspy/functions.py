@@ -172,6 +172,10 @@ class HostFunctions:
         if result.error is not None:
             run.events.emit(ev.Note(message=f"import dspy is not available in this session: {result.error.message}"))
 
+    def forget_sub_agents(self) -> None:
+        """The session is a new one; the stand-in has to be installed again."""
+        self._sub_agents = None
+
     def _reserve_now(self, count: int) -> None:
         """Sub-agents call their LMs themselves: what they reserve is spent at once."""
         try:

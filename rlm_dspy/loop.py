@@ -18,7 +18,7 @@ from dspy.utils.exceptions import AdapterParseError
 from rlm_dspy import _compat, submit
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
-from rlm_dspy.calls import call
+from rlm_dspy.calls import call, keeping_replies
 from rlm_dspy.environments.base import CellResult
 from rlm_dspy.functions import HostFunctions
 from rlm_dspy.redact import error_text
@@ -98,7 +98,7 @@ class Loop:
         run, conversation = self.run, self.run.conversation
         conversation.reply, conversation.reasoning_content = None, None
         started = time.monotonic()
-        with conversing(conversation):
+        with conversing(conversation), keeping_replies():
             work = call(run.program.act, self.adapter, task=self.task, turns=conversation.traced_turns())
             try:
                 prediction = await run.bounded(work)
@@ -138,6 +138,10 @@ class Loop:
         result: CellResult = await run.bounded(
             run.session.run(code, self.functions.all()), interrupt=interrupt
         )
+        if result.lost:
+            # The inputs are still here on the host; only what code had made of them is gone.
+            await run.bounded(run.session.set(run.inputs))
+            self.functions.forget_sub_agents()
         outputs: dict[str, Any] | None = None
         refusal: str | None = None
         if result.submission is not None:
@@ -145,7 +149,7 @@ class Loop:
                 outputs = submit.validate(result.submission, run.signature)
             except submit.Refused as refused:
                 refusal = f"[Error] SUBMIT was refused: {refused}"
-        output = _output(result, refusal)
+        output = _output(result, refusal, tuple(run.inputs))
         error = result.error.traceback if result.error else refusal
         run.events.emit(
             ev.Executed(
@@ -221,15 +225,22 @@ class Loop:
         )
 
 
-def _output(result: CellResult, refusal: str | None) -> str:
-    """All that a cell gave, in one text: what was printed, the last value, the traceback or refusal."""
+def _output(result: CellResult, refusal: str | None, inputs: tuple[str, ...]) -> str:
+    """All that a cell gave, in one text: what was printed, the last value, the traceback or refusal.
+
+    Args:
+        result: What the session reports.
+        refusal: Why a submission was refused, or None.
+        inputs: Names that are set again after a restart of the session.
+    """
     parts = [result.stdout.rstrip("\n")] if result.stdout else []
     if result.value is not None:
         parts.append(result.value)
     if result.error is not None:
         parts.append(f"[Error] {result.error.traceback.strip() or f'{result.error.type}: {result.error.message}'}")
     if result.lost:
-        parts.append(f"The session was restarted. These variables are gone: {', '.join(result.lost)}.")
+        gone = sorted(set(result.lost) - set(inputs))
+        parts.append(f"Of the variables, {', '.join(inputs)} are set again" + (f"; gone: {', '.join(gone)}" if gone else ""))
     if refusal is not None:
         parts.append(refusal)
     return "\n".join(parts)

@@ -203,8 +203,8 @@ class RLM(dspy.Module):
 
     def _run(self, given: dict[str, Any], factory: Callable[[], Any] | None) -> Run:
         values = inputs_.bind(self.signature, given)
-        chosen = factory or self._factory or dspy.settings.get("interpreter_factory") or environments.get("local")
-        return Run(self, values, self.limits, chosen)
+        configured = _factory(None, factory) or self._factory or _factory(None, dspy.settings.interpreter_factory)
+        return Run(self, values, self.limits, configured or environments.get("local"))
 
     async def _observed(self, run: Run, home: asyncio.AbstractEventLoop | None) -> dspy.Prediction:
         if self.verbose:

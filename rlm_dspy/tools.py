@@ -32,7 +32,7 @@ def normalize(tools: Iterable[Callable[..., Any] | dspy.Tool] | None) -> dict[st
         TypeError: A dict was given, or something that is not callable.
         ConfigurationError: A name is invalid, reserved or taken twice.
     """
-    if tools is None:
+    if tools is None or tools == {}:
         return {}
     if isinstance(tools, Mapping):
         raise TypeError("tools must be a list: write tools=[f, g], or tools=[dspy.Tool(f, name='g')] to rename one")

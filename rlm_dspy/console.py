@@ -1,0 +1,263 @@
+"""What a run does, shown to a person while it happens."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, TextIO
+
+from rlm_dspy import events as ev
+from rlm_dspy import screen as screens
+from rlm_dspy.render import one_line, shorten
+from rlm_dspy.screen import Row, Screen
+
+if TYPE_CHECKING:
+    from rlm_dspy.run import Run
+
+_LINES = 24
+_CHARS = 3_000
+_FAILURES_SHOWN = 3
+_PROGRESS_SECONDS = 10.0
+
+
+class ConsoleSubscriber:
+    """An `rlm_dspy.events.Subscriber` for a person: turns, plans, code, output, sub-calls, and how it ended.
+
+    On a terminal there is a live area below the lines for what is in flight; on any other stream there are plain
+    lines only, without escape sequences. One subscriber may see any number of runs, also at the same time.
+
+    Args:
+        stream: Where to write; ``sys.stderr`` as it is when a run begins, if None.
+        live: True to treat the stream as a terminal, False for no live area; None asks the stream.
+        color: False for no colour; None leaves the choice to the terminal and ``NO_COLOR``.
+        outputs: Whether to show the outputs when a run ends.
+
+    Example:
+        >>> with rlm_dspy.subscribe(ConsoleSubscriber()):  # doctest: +SKIP
+        ...     rlm(context=text, query="Which clauses changed?")
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        live: bool | None = None,
+        color: bool | None = None,
+        outputs: bool = True,
+    ) -> None:
+        self._stream = stream
+        self._live = live
+        self._color = color
+        self._outputs = outputs
+        self._views: dict[str, _View] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, event: ev.Event, run: Run) -> None:
+        """Show one event."""
+        with self._lock:
+            view = self._views.get(run.id)
+            if view is None:
+                stream = self._stream if self._stream is not None else sys.stderr
+                if stream is None or isinstance(event, ev.RunEnded):
+                    return
+                screen = screens.acquire(stream, live=self._live, color=self._color)
+                view = self._views[run.id] = _View(screen, run, self._outputs)
+        view.show(event)
+        if isinstance(event, ev.RunEnded):
+            with self._lock:
+                self._views.pop(run.id, None)
+            view.close()
+
+    def message(self, text: str, style: str = "bold yellow") -> bool:
+        """Show a message of the program's own among the runs; False if no run is being shown."""
+        with self._lock:
+            view = next(iter(self._views.values()), None)
+        if view is None:
+            return False
+        view.screen.line(text, style)
+        return True
+
+    def close(self) -> None:
+        """Forget the runs being shown and leave the stream as it was found. Idempotent."""
+        with self._lock:
+            views, self._views = list(self._views.values()), {}
+        for view in views:
+            view.close()
+
+
+def verbose_printer() -> ev.Subscriber:
+    """What ``RLM(verbose=True)`` shows its runs with: a `ConsoleSubscriber` on ``sys.stderr``."""
+    return ConsoleSubscriber()
+
+
+class _View:
+    """One run on a screen."""
+
+    def __init__(self, screen: Screen, run: Run, outputs: bool) -> None:
+        self.screen = screen
+        self._outputs = outputs
+        self._name = f"[{run.id[:4]}] "
+        self._row = Row()
+        self._turns: int | None = None
+        self._turn = 0
+        self._activity = "starting"
+        self._new_turn()
+        self._update()
+        screen.add(self._row)
+
+    def show(self, event: ev.Event) -> None:
+        """Append what ``event`` says and bring the live row up to date."""
+        # One event's lines stay together when several runs write.
+        with self.screen.lock:
+            self._margin = "| " * event.depth
+            self._show(event)
+            self._update()
+
+    def close(self) -> None:
+        """Take the row away; the screen goes with its last run."""
+        self.screen.remove(self._row)
+        screens.release(self.screen)
+
+    def _show(self, event: ev.Event) -> None:
+        match event:
+            case ev.RunStarted():
+                self._turns = event.limits.get("max_iters")
+                self._activity = "starting the sandbox"
+                self._line(f"rlm: {one_line(event.signature, 200)}", "bold")
+                for name, summary in event.variables.items():
+                    self._line(f"{name}: {one_line(summary, 160)}", "dim", 2)
+            case ev.SessionOpened():
+                self._opened(event)
+            case ev.TurnStarted():
+                self._turn = event.turn
+                self._activity = "asking the model"
+                self._new_turn()
+                self._line(f"{self._turn_label()} ({event.at:.1f} s)", "bold cyan")
+            case ev.Acted():
+                self._activity = "running code"
+                self._acted(event)
+            case ev.CallStarted():
+                self._in_flight += 1
+            case ev.CallEnded():
+                self._call_ended(event)
+            case ev.Executed():
+                self._executed(event)
+            case ev.LimitStruck():
+                self._activity = "asking for the best answer so far"
+                where = {"act": " while asking the model", "execute": " while running code"}.get(event.where, "")
+                self._line(f"stopped{where}: {event.limit}", "yellow")
+            case ev.Extracted():
+                if event.error:
+                    self._line(f"no answer could be made of it: {_clip(event.error)}", "red")
+            case ev.Note():
+                self._line(f"note: {_clip(event.message)}", "yellow")
+            case ev.RunEnded():
+                self._ended(event)
+
+    def _opened(self, event: ev.SessionOpened) -> None:
+        line = f"sandbox: {sandbox_text(event)} ({event.seconds:.2f} s)"
+        self._line(line, {True: "dim", None: "yellow", False: "bold red"}[event.confined])
+        for missing in event.missing:
+            self._line(f"missing: {missing}", "yellow", 2)
+
+    def _acted(self, event: ev.Acted) -> None:
+        if event.error is not None:
+            if event.reply.strip():
+                self._line(f"reply: {one_line(event.reply, 300)}", "dim", 2)
+            self._line(_clip(event.error), "red", 2)
+            return
+        if event.reasoning.strip():
+            self._line(f"plan: {one_line(event.reasoning, 200)}", "", 2)
+        self.screen.code(_clip(event.code), self._indent(4))
+
+    def _call_ended(self, event: ev.CallEnded) -> None:
+        self._in_flight = max(0, self._in_flight - 1)
+        self._done += event.error is None
+        self._failed += event.error is not None
+        if event.error is not None and self._failed <= _FAILURES_SHOWN:
+            more = " (further failures of this turn are only counted)" if self._failed == _FAILURES_SHOWN else ""
+            self._line(f"{event.name} failed: {one_line(event.error, 300)}{more}", "red", 2)
+        now = time.monotonic()
+        if not self.screen.live and now - self._reported >= _PROGRESS_SECONDS:
+            self._reported = now
+            self._line(f"calls: {self._calls()} ({event.at:.0f} s)", "dim", 2)
+
+    def _executed(self, event: ev.Executed) -> None:
+        calls = f", calls: {self._calls()}" if self._done or self._failed or self._in_flight else ""
+        output, error = event.output, (event.error or "").strip()
+        self._line(f"ran {event.seconds:.2f} s{calls}{'' if output else ', no output'}", "dim", 2)
+        if not output:
+            return
+        # The traceback or refusal comes after what was printed; only it is red.
+        at = output.rfind(error) if error else len(output)
+        at = max(0, at - len("[Error] ") if error and output[:at].endswith("[Error] ") else at)
+        if output[:at].strip():
+            self._line(_clip(output[:at].rstrip("\n")), "", 4)
+        if output[at:].strip():
+            self._line(_clip(output[at:]), "red", 4)
+
+    def _ended(self, event: ev.RunEnded) -> None:
+        usage = event.usage
+        counts = [_count(usage.get("turns", 0), "turn"), _count(usage.get("calls", 0), "sub-call")]
+        if usage.get("input_tokens") or usage.get("output_tokens"):
+            counts.append(f"{usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out")
+        at = f" at {event.limit}" if event.limit else ""
+        style = {"submitted": "bold green", "extracted": "bold yellow"}.get(event.outcome, "bold red")
+        self._line(f"{event.outcome}{at} in {event.seconds:.1f} s: {', '.join(counts)}", style)
+        if event.error:
+            self._line(f"error: {_clip(event.error)}", "red", 2)
+        if self._outputs and event.outcome != "failed":
+            for name, value in event.outputs.items():
+                self._line(f"{name}: {value}", "", 2)
+
+    def _new_turn(self) -> None:
+        self._in_flight = self._done = self._failed = 0
+        self._reported = time.monotonic()
+
+    def _turn_label(self) -> str:
+        return f"turn {self._turn}/{self._turns}" if self._turns else f"turn {self._turn}"
+
+    def _calls(self) -> str:
+        parts = [(self._in_flight, "in flight"), (self._done, "done"), (self._failed, "failed")]
+        return ", ".join(f"{count:,} {what}" for count, what in parts if count)
+
+    def _update(self) -> None:
+        name = self._name if self.screen.shared else ""
+        self._row.label = f"{name}{self._turn_label()}" if self._turn else name.strip()
+        calls = self._calls() if self._activity == "running code" else ""
+        self._row.doing = f"{self._activity}: {calls}" if calls else self._activity
+
+    def _indent(self, indent: int) -> int:
+        return indent + len(self._margin)
+
+    def _line(self, text: str, style: str = "", indent: int = 0) -> None:
+        prefix = f"{self._name if self.screen.shared else ''}{self._margin}"
+        if prefix:
+            text = "\n".join(f"{prefix}{' ' * indent}{line}" for line in text.split("\n"))
+            indent = 0
+        self.screen.line(text, style, indent)
+
+
+def sandbox_text(event: ev.SessionOpened) -> str:
+    """A session in one line: its environment, its layers, and what it means if it does not confine the code."""
+    layers = f" ({', '.join(event.layers)})" if event.layers else ""
+    if event.confined is False:
+        return f"{event.environment}{layers}, NOT CONFINED: code can reach this machine's files and network"
+    if event.confined is None:
+        return f"{event.environment}{layers}, which cannot say how far it confines code"
+    return f"{event.environment}{layers}"
+
+
+def _clip(text: str) -> str:
+    """``text`` short enough to look at: the middle lines, then the middle characters, are left out."""
+    lines = text[: _CHARS * 40].strip("\n").split("\n")
+    cut = len(lines) - _LINES
+    if cut > 1 and len(text) <= _CHARS * 40:
+        head, tail = lines[: _LINES * 2 // 3], lines[-(_LINES // 3) :]
+        text = "\n".join([*head, f"… {len(lines) - len(head) - len(tail):,} lines left out …", *tail])
+    return shorten(text.strip("\n"), _CHARS)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,215 @@
+"""Files, folders and standard input as the value of a run's ``context``.
+
+    documents = read(["report.txt", "sales.csv", "src"])
+    rlm(context=documents.context, query="…")
+
+Text is decoded without loss, JSON is parsed, JSONL and CSV become lists of records, and a folder becomes a dict of its
+texts. Whatever was guessed, kept as it was, or left out is said in `Documents.notes`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from rlm_dspy import formats
+from rlm_dspy.errors import ConfigurationError
+
+STDIN = "-"
+_NAMED = 5
+
+
+class DocumentError(ConfigurationError):
+    """A document cannot be read; the message names it and says what to do."""
+
+
+@dataclass(frozen=True)
+class Documents:
+    """What was read.
+
+    Attributes:
+        items: Name to value, in the order given.
+        sizes: Name to the bytes that were read for it.
+        notes: What a reader of the answer should know: encodings guessed, records kept as text, files left out.
+    """
+
+    items: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes read in all."""
+        return sum(self.sizes.values())
+
+    @property
+    def context(self) -> Any:
+        """The value of the only document, or a dict of name to value."""
+        return next(iter(self.items.values())) if len(self.items) == 1 else dict(self.items)
+
+
+def read(paths: Iterable[str | os.PathLike[str]], *, stdin: IO[Any] | None = None) -> Documents:
+    """Read documents.
+
+    Args:
+        paths: Files and folders; ``"-"`` is standard input. One that is given twice is read once. Documents go by
+            their file names, by as much of their paths as it takes where names are the same.
+        stdin: Read for ``"-"``, bytes or text; ``sys.stdin`` if None.
+
+    Raises:
+        DocumentError: One does not exist, cannot be read, or is of a kind this version does not read.
+    """
+    sources: dict[str, str] = {}
+    notes: list[str] = []
+    for path in dict.fromkeys(os.fspath(p) for p in paths):
+        key = STDIN if path == STDIN else os.path.realpath(path)
+        if key in sources:
+            notes.append(f"{path} is the same as {sources[key]}; read once")
+        else:
+            sources[key] = path
+    names = _names(list(sources.values()))
+    items: dict[str, Any] = {}
+    sizes: dict[str, int] = {}
+    for path, name in zip(sources.values(), names, strict=True):
+        if path == STDIN:
+            found = _stdin(stdin)
+        elif os.path.isdir(path):
+            found = _folder(Path(path))
+        else:
+            found = _file(Path(path))
+        items[name], sizes[name] = found.value, found.size
+        notes += [f"{name}: {note}" for note in found.notes]
+    return Documents(items, sizes, tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Found:
+    value: Any
+    size: int
+    notes: tuple[str, ...] = ()
+
+
+def _names(paths: list[str]) -> list[str]:
+    """The shortest ends of the paths, in whole parts, that tell them apart."""
+    parts = [("stdin",) if path == STDIN else Path(os.path.abspath(path)).parts for path in paths]
+    names = []
+    for own in parts:
+        others = [other for other in parts if other is not own]
+        length = next(
+            (n for n in range(1, len(own) + 1) if all(other[-n:] != own[-n:] for other in others)), len(own)
+        )
+        names.append("/".join(own[-length:]) or "/")
+    return names
+
+
+def _stdin(stdin: IO[Any] | None) -> _Found:
+    source = stdin if stdin is not None else sys.stdin
+    if source is None:
+        raise DocumentError("standard input is closed, so '-' cannot be read")
+    try:
+        data = getattr(source, "buffer", source).read()
+    except OSError as error:
+        raise DocumentError(f"standard input cannot be read: {error.strerror or error}") from error
+    if isinstance(data, str):
+        return _Found(data, len(data.encode("utf-8", "surrogatepass")))
+    text, note = _text(data, "standard input")
+    return _Found(text, len(data), note)
+
+
+def _file(path: Path) -> _Found:
+    data = _bytes(path)
+    office = formats.office_kind(path.name, data)
+    if office is not None:
+        raise DocumentError(f"{path} is {office.what}; this version reads text, JSON, CSV and folders. {office.convert}")
+    text, notes = _text(data, str(path))
+    value, more = formats.parse(path.name, text)
+    return _Found(value, len(data), (*notes, *more))
+
+
+def _text(data: bytes, where: str) -> tuple[str, tuple[str, ...]]:
+    decoded = formats.decode(data)
+    if decoded is None:
+        raise DocumentError(f"{where} is a binary file, not text; this version reads text, JSON, CSV and folders")
+    text, note = decoded
+    return text, (note,) if note else ()
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise DocumentError(f"{path} does not exist") from None
+    except OSError as error:
+        raise DocumentError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise DocumentError(f"{str(path)!r} is not a path: {error}") from None
+
+
+def _folder(root: Path) -> _Found:
+    """A dict of relative path to text, hidden ones, links that lead out of the folder and all but text left out."""
+    texts: dict[str, str] = {}
+    left_out: dict[str, list[str]] = {}
+    guessed: list[str] = []
+    size = 0
+    inside = os.path.realpath(root)
+
+    def skip(why: str, path: Path) -> None:
+        left_out.setdefault(why, []).append(path.relative_to(root).as_posix())
+
+    def unreadable(error: OSError) -> None:
+        raise DocumentError(f"{error.filename} cannot be read: {error.strerror or error}") from error
+
+    for at, folders, files in os.walk(root, onerror=unreadable):
+        here = Path(at)
+        for name in sorted(folders):
+            if name.startswith("."):
+                skip("hidden", here / name)
+            elif (here / name).is_symlink():
+                skip("links to folders", here / name)
+        folders[:] = sorted(n for n in folders if not n.startswith(".") and not (here / n).is_symlink())
+        for name in sorted(files):
+            path = here / name
+            if name.startswith("."):
+                skip("hidden", path)
+                continue
+            target = os.path.realpath(path)
+            if path.is_symlink() and os.path.commonpath([inside, target]) != inside:
+                skip("links that lead out of the folder", path)
+                continue
+            if not _is_regular(path):
+                skip("not a regular file", path)
+                continue
+            data = _bytes(path)
+            decoded = None if formats.office_kind(name, data) else formats.decode(data)
+            if decoded is None:
+                skip("not text", path)
+                continue
+            text, note = decoded
+            relative = path.relative_to(root).as_posix()
+            texts[relative] = text
+            size += len(data)
+            if note:
+                guessed.append(relative)
+    notes = [f"left out, {why}: {_list(names)}" for why, names in left_out.items()]
+    if guessed:
+        notes.append(f"not UTF-8, read as Latin-1: {_list(guessed)}")
+    if not texts:
+        notes.append("no text in this folder")
+    return _Found(texts, size, tuple(notes))
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
+
+
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
