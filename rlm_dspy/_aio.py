@@ -23,18 +23,30 @@ T = TypeVar("T")
 _IDLE_SECONDS = 5.0
 
 
+class _Loop:
+    """An event loop that is closed with the thread it belongs to."""
+
+    def __init__(self) -> None:
+        self.runner = asyncio.Runner()
+        self.pid = os.getpid()
+
+    def __del__(self) -> None:
+        # After a fork the inherited loop shares its selector with the parent's: it is dropped, not closed.
+        if self.pid == os.getpid():
+            loop = self.runner.get_loop()
+            if not loop.is_closed() and not loop.is_running():
+                loop.close()
+
+
 class _ThreadLoop(threading.local):
     """One event loop a thread, kept so that HTTP connections pooled per loop are reused by the next call."""
 
-    runner: asyncio.Runner | None = None
-    pid: int = 0
+    loop: _Loop | None = None
 
     def get(self) -> asyncio.Runner:
-        if self.runner is None or self.pid != os.getpid():
-            # After fork the inherited loop shares its selector with the parent: it is dropped, never closed.
-            self.runner = asyncio.Runner()
-            self.pid = os.getpid()
-        return self.runner
+        if self.loop is None or self.loop.pid != os.getpid():
+            self.loop = _Loop()
+        return self.loop.runner
 
 
 _thread_loop = _ThreadLoop()

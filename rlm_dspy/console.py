@@ -97,7 +97,8 @@ class _View:
     def __init__(self, screen: Screen, run: Run, outputs: bool) -> None:
         self.screen = screen
         self._outputs = outputs
-        self._name = f"[{run.id[:4]}] "
+        self._id = run.id[:4]
+        self._name = f"[{self._id}] "
         self._row = Row()
         self._turns: int | None = None
         self._turn = 0
@@ -124,7 +125,7 @@ class _View:
             case ev.RunStarted():
                 self._turns = event.limits.get("max_iters")
                 self._activity = "starting the sandbox"
-                self._line(f"rlm: {one_line(event.signature, 200)}", "bold")
+                self._line(f"rlm {self._id}: {one_line(event.signature, 200)}", "bold")
                 for name, summary in event.variables.items():
                     self._line(f"{name}: {one_line(summary, 160)}", "dim", 2)
             case ev.SessionOpened():
@@ -156,7 +157,7 @@ class _View:
                 self._ended(event)
 
     def _opened(self, event: ev.SessionOpened) -> None:
-        line = f"sandbox: {sandbox_text(event)} ({event.seconds:.2f} s)"
+        line = f"sandbox: {sandbox_text(event)}, {event.seconds:.2f} s"
         self._line(line, {True: "dim", None: "yellow", False: "bold red"}[event.confined])
         for missing in event.missing:
             self._line(f"missing: {missing}", "yellow", 2)
@@ -169,6 +170,8 @@ class _View:
             return
         if event.reasoning.strip():
             self._line(f"plan: {one_line(event.reasoning, 200)}", "", 2)
+        elif self.screen.shared:
+            self._line("code:", "", 2)
         self.screen.code(_clip(event.code), self._indent(4))
 
     def _call_ended(self, event: ev.CallEnded) -> None:
@@ -186,7 +189,10 @@ class _View:
     def _executed(self, event: ev.Executed) -> None:
         calls = f", calls: {self._calls()}" if self._done or self._failed or self._in_flight else ""
         output, error = event.output, (event.error or "").strip()
-        self._line(f"ran {event.seconds:.2f} s{calls}{'' if output else ', no output'}", "dim", 2)
+        if event.submitted:
+            # The outputs are shown, or printed, when the run ends.
+            output = output[: max(0, output.rfind("FINAL: "))].rstrip("\n")
+        self._line(f"ran {event.seconds:.2f} s{calls}{'' if event.output else ', no output'}", "dim", 2)
         if not output:
             return
         # The traceback or refusal comes after what was printed; only it is red.
@@ -205,7 +211,9 @@ class _View:
         at = f" at {event.limit}" if event.limit else ""
         style = {"submitted": "bold green", "extracted": "bold yellow"}.get(event.outcome, "bold red")
         self._line(f"{event.outcome}{at} in {event.seconds:.1f} s: {', '.join(counts)}", style)
-        if event.error:
+        if event.error in ("CancelledError", "KeyboardInterrupt"):
+            self._line("cancelled", "red", 2)
+        elif event.error:
             self._line(f"error: {_clip(event.error)}", "red", 2)
         if self._outputs and event.outcome != "failed":
             for name, value in event.outputs.items():

@@ -103,7 +103,7 @@ def _names(paths: list[str]) -> list[str]:
         length = next(
             (n for n in range(1, len(own) + 1) if all(other[-n:] != own[-n:] for other in others)), len(own)
         )
-        names.append("/".join(own[-length:]) or "/")
+        names.append(Path(*own[-length:]).as_posix())
     return names
 
 

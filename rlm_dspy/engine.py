@@ -11,6 +11,7 @@ import dspy
 
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
+from rlm_dspy import watched
 from rlm_dspy.calls import Meter
 from rlm_dspy.environments.base import Session
 from rlm_dspy.errors import LimitReached, RunFailed
@@ -79,7 +80,7 @@ async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
     run.session = _session(run)
     try:
         started = time.monotonic()
-        await run.session.open()
+        await watched.open_session(run.session)
         await run.session.set(run.inputs)
         about = run.session.describe()
         run.events.emit(
@@ -93,7 +94,7 @@ async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
         )
         ending = await loop.turns()
     finally:
-        await asyncio.shield(asyncio.ensure_future(run.session.close()))
+        await asyncio.shield(asyncio.ensure_future(watched.close_session(run.session)))
     return await _finish(run, loop, ending, program.on_limit, meter)
 
 

@@ -202,8 +202,8 @@ def _delimiter(text: str) -> str:
     return best
 
 
-_NUMBER = re.compile(r"\s*[-+]?[\d.,]*\d[\d.,]*(e[-+]?\d+)?\s*%?\s*\Z", re.IGNORECASE)
-_YEAR = re.compile(r"\s*(1[89]|20|21)\d\d\s*\Z")
+_NUMBER = re.compile(r"[-+]?[.,]?\d[\d.,]*(e[-+]?\d+)?\s*%?\Z", re.IGNORECASE)
+_YEAR = re.compile(r"(1[89]|20|21)\d\d\Z")
 
 
 def _has_header(rows: list[list[str]]) -> bool:
@@ -211,11 +211,11 @@ def _has_header(rows: list[list[str]]) -> bool:
     votes = 0
     for i, cell in enumerate(rows[0]):
         below = [row[i] for row in rows[1 : _SAMPLE + 1] if len(row) > i and row[i].strip()]
-        if not below or sum(bool(_NUMBER.match(b)) for b in below) * 2 <= len(below):
+        if not below or sum(bool(_NUMBER.match(b.strip())) for b in below) * 2 <= len(below):
             continue
-        if not _NUMBER.match(cell):
+        if not _NUMBER.match(cell.strip()):
             votes += 1
-        elif not _YEAR.match(cell):
+        elif not _YEAR.match(cell.strip()):
             votes -= 1
     return votes >= 0
 

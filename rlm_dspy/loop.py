@@ -15,7 +15,7 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
-from rlm_dspy import _compat, submit
+from rlm_dspy import _compat, submit, watched
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy.calls import call, keeping_replies
@@ -136,7 +136,7 @@ class Loop:
             await self.functions.install_sub_agents()
         interrupt = getattr(run.session, "interrupt", None)
         result: CellResult = await run.bounded(
-            run.session.run(code, self.functions.all()), interrupt=interrupt
+            watched.run_cell(run.session, code, self.functions.all()), interrupt=interrupt
         )
         if result.lost:
             # The inputs are still here on the host; only what code had made of them is gone.
@@ -151,6 +151,9 @@ class Loop:
                 refusal = f"[Error] SUBMIT was refused: {refused}"
         output = _output(result, refusal, tuple(run.inputs))
         error = result.error.traceback if result.error else refusal
+        if outputs is not None:
+            final = f"FINAL: {outputs!r}"
+            output = f"{output}\n{final}" if output else final
         run.events.emit(
             ev.Executed(
                 turn=run.turn,
@@ -163,8 +166,7 @@ class Loop:
             )
         )
         if outputs is not None:
-            text = f"{output}\nFINAL: {outputs!r}" if output else f"FINAL: {outputs!r}"
-            self._end_turn(text, error=False)
+            self._end_turn(output, error=False)
             return outputs
         self._end_turn(output or "(no output: print what you want to see)", error=error is not None)
         return None

@@ -19,7 +19,7 @@ from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.ledger import Limits
 from rlm_dspy.run import Run
 from rlm_dspy.signatures import Act, Sub, extract_signature
-from rlm_dspy.signatures.predictor import RolePredict
+from rlm_dspy.signatures.predictor import PicklableSignature, RolePredict
 from rlm_dspy.streaming import home_loop
 
 STATE_SCHEMA = 1
@@ -28,7 +28,7 @@ _STATE_KEY = "rlm_dspy"
 OnLimit = Literal["extract", "raise"]
 
 
-class RLM(dspy.Module):
+class RLM(PicklableSignature):
     """A Recursive Language Model (arXiv 2512.24601) as a DSPy module.
 
     The inputs of a call become variables in a Python REPL. The root LM sees their type, size and a short preview, and
@@ -126,6 +126,8 @@ class RLM(dspy.Module):
             >>> rlm.with_options(max_iters=5, interpreter="subprocess")(context=text, query=q)  # doctest: +SKIP
         """
         view = copy.copy(self)
+        # Copying a DSPy module drops these.
+        view.callbacks, view.history = self.callbacks, self.history
         where = {name: options.pop(name) for name in ("interpreter", "interpreter_factory") if name in options}
         if where:
             view._factory = _factory(where.get("interpreter"), where.get("interpreter_factory"))

@@ -46,6 +46,7 @@ class Turn(dict[str, str]):
     Attributes:
         number: From 1.
         reply: The root's reply, byte for byte.
+        shown: What the root saw of ``output``: the same, or its head and tail.
         error: True if the reply had no code, or the code ended in an error, or a submission was refused.
         calls: The host calls made by the code, as ``(name, seconds, error)`` in the order they ended.
         seconds: Wall time of the turn: the LM's reply and the execution.
@@ -54,6 +55,7 @@ class Turn(dict[str, str]):
 
     number: int
     reply: str
+    shown: str
     error: bool
     calls: tuple[tuple[str, float, str | None], ...]
     seconds: float
@@ -67,6 +69,7 @@ class Turn(dict[str, str]):
         output: str = "",
         number: int = 0,
         reply: str = "",
+        shown: str = "",
         error: bool = False,
         calls: Iterable[tuple[str, float, str | None]] = (),
         seconds: float = 0.0,
@@ -75,6 +78,7 @@ class Turn(dict[str, str]):
         super().__init__(reasoning=reasoning, code=code, output=output)
         self.number = number
         self.reply = reply
+        self.shown = shown
         self.error = error
         self.calls = tuple(calls)
         self.seconds = seconds
@@ -131,7 +135,8 @@ class Trajectory(list[Turn]):
                     turn.update(output=event.output, lost=event.lost, error=event.error is not None)
                     turn["seconds"] += event.seconds
                 case ev.TurnEnded():
-                    turn.update(output=event.observation, error=event.error)
+                    turn.update(shown=event.observation, error=event.error)
+                    turn["output"] = turn.get("output") or event.observation
         # A turn whose reply never came holds nothing to show.
         trajectory = cls(Turn(**turn) for turn in turns.values() if "reply" in turn)
         trajectory.events = log

@@ -20,9 +20,13 @@ You work in a Python REPL. Reply with a short plan in plain words, then one fenc
 The block is run and you are shown what it printed, the value of its last expression, and any traceback. Then it is \
 your turn again. Variables, functions and imports stay from turn to turn. Long output is cut in the middle."""
 
-_FENCE = re.compile(r"^[ \t]*(?P<marks>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*?)[ \t]*$")
 _PYTHON = frozenset({"", "python", "py", "python3", "py3", "repl", "ipython", "pycon", "tool_code", "code"})
-_SECTION = re.compile(r"\[\[ ## (\w+) ## \]\]")
+_SECTION = re.compile(r"^[ \t]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
+# What may hold quotes or backticks within one line of Python: a comment, a string, the opening of a longer string.
+_LEXEME = re.compile(r"""#.*|('{3}|"{3})|'(?:[^'\\]|\\.)*+(?:'|\\?$)|"(?:[^"\\]|\\.)*+(?:"|\\?$)""")
+_STRING_END = {quotes: re.compile(rf"(?:[^\\]|\\.)*?{quotes}") for quotes in ("'''", '"""')}
+_TWICE = 300_000
+"""Characters of a reply that may be read a second time to settle where blocks end: bounds the time of hostile ones."""
 
 
 @dataclass(frozen=True)
@@ -35,51 +39,59 @@ class Reply:
 
 def compiles(code: str) -> bool:
     """True if ``code`` is Python that the worker could compile, top-level ``await`` included."""
-    try:
-        compile(code, "<reply>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
-        return False
-    return True
+    return _parse(code) is not None
 
 
 def find_code(text: str) -> Reply:
-    """Take prose and code out of ``text``.
+    """Take prose and code out of ``text``, in time linear in its length.
 
     Several Python blocks are one piece of code, in their order. A fence inside a string of the code does not end the
-    block as long as a later closing fence makes it compile.
+    block. Line ends become ``\n``, as Python reads source text.
     """
-    sections = _sections(text)
-    if sections and "code" in sections:
-        inner = find_code(sections["code"])
-        return Reply(sections.get("reasoning", "").strip(), inner.code or _unlabelled(sections["code"]))
+    text = _lf(text)
+    lines = text.split("\n")
+    first = next((number for number, line in enumerate(lines) if _fence(line)), len(lines))
+    if _SECTION.search("\n".join(lines[:first])):
+        parts = _SECTION.split(text)
+        sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+        if "code" in sections:
+            return Reply(sections.get("reasoning", "").strip(), _code_of(sections["code"]))
     fields = _json_fields(text)
     if fields is not None:
-        inner = find_code(fields["code"])
-        return Reply(fields.get("reasoning", "").strip(), inner.code or _unlabelled(fields["code"]))
-    prose, blocks = _blocks(text)
+        return Reply(fields.get("reasoning", "").strip(), _code_of(fields["code"]))
+    bare = text.strip()
+    # Fences in a reply that is Python as a whole stand in its strings.
+    whole = first == len(lines) or (len(text) <= _TWICE and any(map(str.strip, lines[:first])))
+    if whole and _is_code(bare):
+        return Reply("", _unlabelled(bare))
+    prose, blocks = _blocks(lines)
     if blocks:
         return Reply("\n".join(prose).strip(), "\n\n".join(blocks))
-    bare = text.strip()
-    if _is_code(bare):
-        return Reply("", _unlabelled(bare))
     return Reply(bare, "")
 
 
-def _sections(text: str) -> dict[str, str]:
-    """The fields of a reply in DSPy's chat format, ``[[ ## name ## ]]``."""
-    parts = _SECTION.split(text)
-    return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+def _lf(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _code_of(field: str) -> str:
+    """The code of a field that holds nothing else: what its fences hold, or all of it."""
+    field = _unlabelled(_lf(field))
+    if len(field) <= _TWICE and compiles(field):
+        return field
+    return "\n\n".join(_blocks(field.split("\n"))[1]) or field
 
 
 def _json_fields(text: str) -> dict[str, str] | None:
     """The fields of a reply that is one JSON object with a ``code`` key, else None."""
     bare = text.strip()
-    fenced = re.fullmatch(r"```(?:json)?\s*\n(.*?)\n?```", bare, flags=re.DOTALL)
-    bare = fenced[1].strip() if fenced else bare
+    label, _, rest = bare.partition("\n")
+    if label.strip() in ("```json", "```") and rest.endswith("```"):
+        bare = rest[:-3].strip()
     if not (bare.startswith("{") and bare.endswith("}")):
         return None
     try:
-        fields = json.loads(bare)
+        fields = json.loads(bare, strict=False)
     except (ValueError, RecursionError):
         return None
     if not isinstance(fields, dict) or not isinstance(fields.get("code"), str):
@@ -87,65 +99,181 @@ def _json_fields(text: str) -> dict[str, str] | None:
     return {name: value for name, value in fields.items() if isinstance(value, str)}
 
 
-def _blocks(text: str) -> tuple[list[str], list[str]]:
-    """Prose lines and Python blocks of ``text``; blocks in another language count as prose."""
-    lines = text.splitlines()
+def _fence(line: str) -> tuple[str, str] | None:
+    """The marks and the info text of a line that opens or closes a block, else None."""
+    line = line.strip(" \t")
+    if not line.startswith(("```", "~~~")):
+        return None
+    info = line.lstrip(line[0])
+    if line[0] == "`" and "`" in info:
+        return None
+    return line[: len(line) - len(info)], info.strip()
+
+
+def _language(info: str) -> str:
+    words = info.split(maxsplit=1)
+    return words[0].strip("{}.").lower() if words else ""
+
+
+def _blocks(lines: list[str]) -> tuple[list[str], list[str]]:
+    """Prose lines and Python blocks of ``lines``; blocks in another language count as prose."""
     prose: list[str] = []
-    blocks: list[str] = []
+    blocks: list[tuple[str, str]] = []
+    budget = _Budget(_TWICE)
     at = 0
     while at < len(lines):
-        opening = _FENCE.match(lines[at])
+        opening = _fence(lines[at])
         if opening is None:
-            prose.append(lines[at])
+            inline = _one_line(lines[at])
+            if inline:
+                blocks.append(("python", inline))
+            else:
+                prose.append(lines[at])
             at += 1
             continue
-        marks, info = opening["marks"], opening["info"]
-        closings = [
-            number
-            for number in range(at + 1, len(lines))
-            if (fence := _FENCE.match(lines[number]))
-            and not fence["info"]
-            and fence["marks"][0] == marks[0]
-            and len(fence["marks"]) >= len(marks)
-        ]
-        language = info.split(maxsplit=1)[0].strip("{}.").lower() if info else ""
-        first = closings[0] if closings else len(lines)
-        if language not in _PYTHON:
-            prose.extend(lines[at : first + 1])
-            at = first + 1
-            continue
-        # The first closing fence after which the code compiles; a fence inside a string does not.
-        end = next((n for n in closings if compiles(_dedent(lines[at + 1 : n]))), first)
-        code = _unlabelled(_dedent(lines[at + 1 : end]))
-        if code:
-            blocks.append(code)
-        at = end + 1
-    return prose, blocks
+        language = _language(opening[1])
+        content, after = _read_block(lines, at, opening[0], language in _PYTHON, budget)
+        if language in _PYTHON:
+            code = _unlabelled(_dedent(content, lines[at]))
+            if code:
+                blocks.append((language, code))
+        else:
+            prose.extend(lines[at:after])
+        at = after
+    if any(language for language, _ in blocks):
+        # A block without a language beside blocks with one may as well be a sample of the output.
+        blocks = [(language, code) for language, code in blocks if language or compiles(code)]
+    return prose, [code for _, code in blocks]
 
 
-def _dedent(lines: list[str]) -> str:
-    """Lines as one text, less the indentation they share (a fence in a list item is indented as a whole)."""
+class _Budget:
+    """How much may still be read twice."""
+
+    def __init__(self, characters: int) -> None:
+        self.left = characters
+
+    def spend(self, characters: int) -> bool:
+        """True if there was enough left."""
+        self.left -= characters
+        return self.left >= 0
+
+
+def _read_block(
+    lines: list[str], opening: int, marks: str, python: bool, budget: _Budget
+) -> tuple[list[str], int]:
+    """The lines of the block that opens at line ``opening``, and the number of the line after it.
+
+    No line outside of a string of Python begins or ends with a fence, so one that does ends the block, also where it
+    opens the next one because a closing fence was forgotten.
+    """
+    string: str | None = None
+    first: int | None = None
+    for number in range(opening + 1, len(lines)):
+        line = lines[number]
+        fence = _fence(line)
+        ends = fence is not None and fence[0].startswith(marks) and (not fence[1] or _language(fence[1]) in _PYTHON)
+        if ends and string is None:
+            content = lines[opening + 1 : number]
+            if first is not None:
+                code = _dedent(content, lines[opening])
+                if not (budget.spend(len(code)) and compiles(code)):
+                    break
+            return content, number + (fence is not None and not fence[1])
+        if ends and first is None and not (fence and fence[1]):
+            first = number
+        if first is not None and not budget.spend(len(line) + 1):
+            break
+        if python:
+            was, string = string, _string_after(line, string)
+            if was is None and string is None and _closes_inline(line, marks):
+                cut = line.rstrip().rstrip(marks[0])
+                return [*lines[opening + 1 : number], cut], number + 1
+    else:
+        content = lines[opening + 1 :]
+        if first is None or compiles(_dedent(content, lines[opening])):
+            return content, len(lines)
+    # The strings do not add up: the code is broken, and the first fence that can close it does.
+    assert first is not None
+    return lines[opening + 1 : first], first + 1
+
+
+def _string_after(line: str, string: str | None) -> str | None:
+    """The quotes of the string of many lines that is open after ``line``, given those open before it, or None."""
+    at = 0
+    while True:
+        found = _STRING_END[string].match(line, at) if string else _LEXEME.search(line, at)
+        if found is None:
+            return string
+        at = found.end()
+        string = None if string else found[1]
+
+
+def _closes_inline(line: str, marks: str) -> bool:
+    return line.rstrip().endswith(marks) and _LEXEME.sub("", line).rstrip().endswith(marks)
+
+
+def _one_line(line: str) -> str:
+    """The code of a block that stands on one line with both of its fences, ``""`` if it is none."""
+    line = line.strip()
+    if not (line.startswith("```") and line.endswith("```")):
+        return ""
+    inner = line.strip("`").strip()
+    label, _, rest = inner.partition(" ")
+    code = rest.strip() if label.lower() in _PYTHON else inner
+    return code if _is_code(code) else ""
+
+
+def _dedent(lines: list[str], opening: str) -> str:
+    """Lines as one text, less the indentation of the block (a fence in a list item is indented as a whole)."""
     code = "\n".join(lines)
-    if compiles(code):
-        return code
     indents = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
-    least = min(indents, default=0)
-    return "\n".join(line[least:] for line in lines) if least else code
+    if not indents or indents[0] == 0:
+        return code
+    if min(indents) > 0:
+        return "\n".join(line[min(indents) :] for line in lines)
+    # Lines of a string stand further left than the code: as in Markdown, each line loses what it has of the indentation.
+    for indent in (0, len(opening) - len(opening.lstrip()), indents[0]):
+        shifted = "\n".join(line[min(indent, len(line) - len(line.lstrip())) :] for line in lines)
+        if compiles(shifted):
+            return shifted
+    return code
 
 
 def _unlabelled(code: str) -> str:
-    """Code whose first line is a stray language name, as weak models write it, without that line."""
-    first, _, rest = code.strip().partition("\n")
-    if first.strip().lower() in _PYTHON - {""} and rest.strip():
+    """Code less empty lines around it, and less a stray language name on its first line, as weak models write it."""
+    code = _trimmed(code)
+    first, _, rest = code.partition("\n")
+    if first.strip().lower() in _PYTHON and (rest := _trimmed(rest)):
         return rest
-    return code.strip()
+    return code
+
+
+def _trimmed(code: str) -> str:
+    code = code[code.rfind("\n", 0, len(code) - len(code.lstrip())) + 1 :]
+    bare = code.rstrip()
+    # A backslash at the end joins the last line with the empty one after it.
+    return code if bare.endswith("\\") else bare
+
+
+def _parse(code: str) -> ast.AST | None:
+    try:
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
+        tree: ast.AST = compile(code, "<reply>", "exec", flags=flags, dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+        return None
+    return tree
+
+
+_ACTS = (
+    *(ast.Call, ast.Await, ast.Assign, ast.AugAssign, ast.NamedExpr, ast.Delete, ast.Import, ast.ImportFrom),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For, ast.While, ast.With, ast.AsyncFor, ast.AsyncWith),
+)
 
 
 def _is_code(text: str) -> bool:
-    """True if ``text`` is Python that does something: prose that happens to parse, such as one word, is not."""
-    try:
-        tree = ast.parse(_unlabelled(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    """True if ``text`` is Python that does something: prose that happens to parse (``Answer: 42``) is not."""
+    tree = _parse(_unlabelled(text))
+    if tree is None:
         return False
-    acts = (ast.Call, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Import, ast.ImportFrom, ast.FunctionDef)
-    return any(isinstance(node, acts) for node in ast.walk(tree))
+    nodes = ast.walk(tree)
+    return any(isinstance(n, _ACTS) or (isinstance(n, ast.AnnAssign) and n.value is not None) for n in nodes)

@@ -8,10 +8,43 @@ from __future__ import annotations
 
 from typing import Any
 
+import cloudpickle
 import dspy
 
 
-class RolePredict(dspy.Predict):
+class PickledSignature:
+    """A signature on its way through pickle.
+
+    Signatures are mostly classes made at run time, which plain ``pickle`` cannot find by name; they are packed by
+    value. Copying keeps the class.
+    """
+
+    def __init__(self, signature: type[dspy.Signature]) -> None:
+        self.signature = signature
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PickledSignature:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (cloudpickle.dumps(self.signature),)
+
+
+def _unpickled(data: bytes) -> PickledSignature:
+    return PickledSignature(cloudpickle.loads(data))
+
+
+class PicklableSignature(dspy.Module):
+    """A module whose attribute ``signature`` passes through plain ``pickle``."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {**state, "signature": PickledSignature(self.signature)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "signature": state["signature"].signature})
+
+
+class RolePredict(PicklableSignature, dspy.Predict):
     """A ``dspy.Predict`` for one role of an RLM: ``act``, ``extract``, ``sub``."""
 
     def fitting_demos(self) -> list[dict[str, Any]]:

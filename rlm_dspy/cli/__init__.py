@@ -1,1 +1,34 @@
+"""The command line ``rlm-dspy``.
 
+Only the parser is imported here: ``rlm-dspy --help`` must not wait for DSPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from rlm_dspy.cli import exits
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: The arguments after the program's name; those of this process if None.
+
+    Returns:
+        The exit code, see `rlm_dspy.cli.exits`. Nothing is raised but what ``--debug`` lets through.
+    """
+    from rlm_dspy.cli.parser import parse
+
+    try:
+        options = parse(sys.argv[1:] if argv is None else list(argv))
+    except SystemExit as stop:
+        # argparse ends the process over --help and bad usage; a function returns.
+        return stop.code if isinstance(stop.code, int) else exits.USAGE
+    try:
+        return int(importlib.import_module(f"rlm_dspy.cli.{options.command}").run(options))
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED

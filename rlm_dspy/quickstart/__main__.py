@@ -48,9 +48,10 @@ def main() -> int:
         max_seconds=600,
     )
     lm, sub_lm = _models(choice)
+    console = ConsoleSubscriber(sys.stdout, outputs=False)
     started = time.monotonic()
     try:
-        with dspy.context(lm=lm), rlm_dspy.subscribe(ConsoleSubscriber()):
+        with dspy.context(lm=lm), rlm_dspy.subscribe(console):
             pred = rlm.with_options(sub_lm=sub_lm)(context=document.text, question=journal.QUESTION)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -61,6 +62,8 @@ def main() -> int:
         print(f"\nThe run failed: {error_text(error)}", file=sys.stderr)
         print("To see it work without this model: SCRIPTED=1 make quickstart", file=sys.stderr)
         return 1
+    finally:
+        console.close()
     return _report(pred, document, time.monotonic() - started)
 
 

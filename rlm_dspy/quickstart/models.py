@@ -41,12 +41,12 @@ class Choice:
     api_base: str | None = None
 
     def lm(self) -> Any:
-        """The ``dspy.LM``; not to be called for the script."""
+        """The ``dspy.LM``, without DSPy's cache, so that what is shown took place; not to be called for the script."""
         import dspy
 
         assert self.model is not None
         local = {"api_base": self.api_base, "api_key": "none"} if self.api_base else {}
-        return dspy.LM(self.model, **local)
+        return dspy.LM(self.model, cache=False, **local)
 
 
 def choose(environment: Mapping[str, str] | None = None) -> Choice:

@@ -1,0 +1,86 @@
+# One command a task, on a fresh machine with nothing but Python 3.11 or newer.
+#
+#   make quickstart   install, then one real run over a document of several MB
+#   make install      .venv with the project (editable) and what its development needs
+#   make test         the tests that need no minutes
+#   make test-all     all tests: also the notebooks, the wheel, the benchmarks
+#   make check        ruff, mypy, tests
+#   make bench        the benchmark table, beside bare DSPy, rlms and dspy.RLM
+#   make clean        remove everything that these made
+#
+# PYTHON=python3.12 chooses the Python of the virtual environment, VENV=path its place,
+# ARGS="..." is passed on to pytest, the quickstart or the benchmark.
+
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+ROOMS := signatures environments optimizers training
+SOURCES := rlm_dspy $(ROOMS) tests benchmarks
+TYPES := build/types
+
+# The first Python that runs, is new enough, and has the modules that a virtual environment needs.
+FIND_PYTHON = for python in $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11 python3); do \
+	command -v "$$python" >/dev/null 2>&1 || continue; \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+	version=$$("$$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])'); \
+	"$$python" -c 'import ensurepip, venv' >/dev/null 2>&1 || { lacking=$$version; continue; }; \
+	echo "$$python"; exit 0; \
+	done; \
+	if [ -n "$$lacking" ]; then \
+		echo "$$lacking has no venv module with pip. Install it with: apt install $$lacking-venv" >&2; \
+	else \
+		echo "no $(if $(PYTHON),$(PYTHON) that is Python 3.11 or newer,Python 3.11 or newer found); name one with make PYTHON=..." >&2; \
+	fi; exit 1
+
+.PHONY: help quickstart install test test-heavy test-all check lint types bench clean
+
+help:
+	@sed -n 's/^#   make/make/p' Makefile
+
+quickstart: $(VENV)/.installed
+	@$(BIN)/python -m rlm_dspy.quickstart $(ARGS)
+
+install: $(VENV)/.installed-dev
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "not heavy" -n $(WORKERS) --dist loadfile $(ARGS)
+
+test-heavy: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m heavy $(ARGS)
+
+test-all: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "not heavy" -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m heavy $(ARGS)
+
+check: lint types test
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check $(SOURCES)
+
+# Type checkers follow no import hooks, and an editable install of a package whose parts lie in several folders is one.
+# They are shown the package as it will be installed: links to the sources.
+types: $(VENV)/.installed-dev
+	@rm -rf $(TYPES) && mkdir -p $(TYPES)/rlm_dspy
+	@for path in rlm_dspy/*; do ln -s "../../../$$path" $(TYPES)/rlm_dspy/; done; rm -f $(TYPES)/rlm_dspy/__pycache__
+	@for room in $(ROOMS); do ln -s "../../../$$room" $(TYPES)/rlm_dspy/$$room; done
+	cd $(TYPES) && "$(abspath $(BIN))/python" -m mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
+
+bench: $(VENV)/.installed
+	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+clean:
+	rm -rf $(VENV) .venv-bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@python=$$($(FIND_PYTHON)) || exit 1; echo "creating $(VENV) with $$python"; "$$python" -m venv $(VENV)
+
+# The stamps are newer than pyproject.toml as long as nothing that is installed has changed.
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(VENV)/.installed $@

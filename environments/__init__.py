@@ -1,0 +1,146 @@
+"""Where code runs.
+
+    from rlm_dspy import environments
+
+    environments.local(memory="2GiB")       # the default: a confined process of this Python
+    environments.subprocess()               # a process of its own, not confined: for trusted code
+    environments.inprocess()                # exec in this process: for trusted code and tests
+    environments.get("local", timeout=30)   # by name; `names` lists them
+
+An `Environment` is a description of a place: cheap, immutable, comparable. Called, it gives an interpreter that fits
+``dspy.CodeInterpreter``, so that each one is also an ``interpreter_factory`` for DSPy's own modules.
+
+The rooms of this folder:
+
+    base.py                                   the contracts: Environment, Transport, Session
+    local.py                                  the default environment, over the modules of the next two lines
+    layers.py bubblewrap.py landlock.py       starting under a layer; what each layer is made of
+    seccomp.py confine.py prelude.py layout.py users.py sizes.py
+    subprocess_env.py inprocess.py foreign.py the other environments
+    spawn.py sessions.py pool.py              processes that never outlive their host; how many; warm spares
+    wire.py codec.py worker.py channel.py     the program in the sandbox and the stream to it
+    interpreter.py registry.py conformance.py the session; names; the checks every environment passes
+"""
+
+from __future__ import annotations
+
+if __name__ != "rlm_dspy.environments":
+    raise ImportError(
+        "this folder is the package rlm_dspy.environments and cannot be imported as "
+        f"{__name__!r}: install the project first (pip install -e .) and import rlm_dspy.environments"
+    )
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlm_dspy.environments.base import (
+        Bound,
+        CellError,
+        CellResult,
+        Description,
+        Environment,
+        HostFunction,
+        Session,
+        Submission,
+        Transport,
+    )
+    from rlm_dspy.environments.inprocess import InProcess
+    from rlm_dspy.environments.interpreter import Interpreter
+    from rlm_dspy.environments.local import Local
+    from rlm_dspy.environments.pool import warm
+    from rlm_dspy.environments.registry import from_options, get, names
+    from rlm_dspy.environments.subprocess_env import Subprocess
+
+_WHERE = {
+    "Bound": "base",
+    "CellError": "base",
+    "CellResult": "base",
+    "Description": "base",
+    "Environment": "base",
+    "HostFunction": "base",
+    "Session": "base",
+    "Submission": "base",
+    "Transport": "base",
+    "InProcess": "inprocess",
+    "Interpreter": "interpreter",
+    "Local": "local",
+    "Subprocess": "subprocess_env",
+    "from_options": "registry",
+    "get": "registry",
+    "names": "registry",
+    "warm": "pool",
+}
+
+__all__ = [
+    "Bound",
+    "CellError",
+    "CellResult",
+    "Description",
+    "Environment",
+    "HostFunction",
+    "InProcess",
+    "Interpreter",
+    "Local",
+    "Session",
+    "Submission",
+    "Subprocess",
+    "Transport",
+    "from_options",
+    "get",
+    "inprocess",
+    "local",
+    "names",
+    "subprocess",
+    "warm",
+]
+
+
+def local(**options: Any) -> Local:
+    """The confined local environment; see `rlm_dspy.environments.local.Local` for the options."""
+    from rlm_dspy.environments.local import Local
+
+    return Local(**options)
+
+
+def subprocess(**options: Any) -> Subprocess:
+    """An unconfined process; see `rlm_dspy.environments.subprocess_env.Subprocess` for the options."""
+    from rlm_dspy.environments.subprocess_env import Subprocess
+
+    return Subprocess(**options)
+
+
+def inprocess(**options: Any) -> InProcess:
+    """This process itself; see `rlm_dspy.environments.inprocess.InProcess` for the options."""
+    from rlm_dspy.environments.inprocess import InProcess
+
+    return InProcess(**options)
+
+
+class _Room(types.ModuleType):
+    """Keeps the functions above where importing a module of the same name would put that module in their place.
+
+    ``from rlm_dspy.environments.local import Local`` works as ever: it does not look at this attribute.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("local", "subprocess", "inprocess") and isinstance(value, types.ModuleType):
+            return
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Room
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        value = getattr(importlib.import_module(f"rlm_dspy.environments.{_WHERE[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

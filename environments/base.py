@@ -1,0 +1,222 @@
+"""The two contracts of this room: an `Environment` (a place) and a `Session` (code running in that place).
+
+A backend is an `Environment` subclass whose `open` starts Python somewhere and returns a duplex byte stream to it, a
+`Transport`. All else is shared: the worker program that the stream carries first, the frames, values of any size,
+time limits, output caps, host functions, clean-up (`rlm_dspy.environments.interpreter`).
+
+An environment is also the zero-argument factory that DSPy calls ``interpreter_factory``: calling it gives a fresh
+`rlm_dspy.environments.interpreter.Interpreter`, which satisfies ``dspy.CodeInterpreter``.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from rlm_dspy.environments.interpreter import Interpreter
+
+Level = Literal["bounded", "per process only", "not bounded"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far one resource is confined.
+
+    Attributes:
+        level: ``"bounded"`` holds for everything the code starts, ``"per process only"`` for each process by itself,
+            ``"not bounded"`` not at all.
+        how: The mechanism, in a few words, such as ``"network namespace, seccomp"``.
+    """
+
+    level: Level
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an environment confines, as it really is on this machine.
+
+    Attributes:
+        environment: Its name, such as ``"local"``.
+        layers: The mechanisms in force, outermost first, such as ``("bubblewrap", "seccomp", "rlimits")``.
+        files, network, memory, processes, disk, time, secrets: One `Bound` each. ``secrets`` is about the host's
+            environment variables and other processes' memory.
+        missing: Layers that the machine or the configuration lacks, each with the reason.
+        confined: True where untrusted code may run: files, network and secrets are all ``"bounded"``.
+    """
+
+    environment: str
+    layers: tuple[str, ...] = ()
+    files: Bound = Bound("not bounded")
+    network: Bound = Bound("not bounded")
+    memory: Bound = Bound("not bounded")
+    processes: Bound = Bound("not bounded")
+    disk: Bound = Bound("not bounded")
+    time: Bound = Bound("not bounded")
+    secrets: Bound = Bound("not bounded")
+    missing: tuple[str, ...] = ()
+
+    @property
+    def confined(self) -> bool:
+        return all(b.level == "bounded" for b in (self.files, self.network, self.secrets))
+
+
+class Transport(Protocol):
+    """A duplex byte stream to a Python that has just started and reads its program from the stream.
+
+    Methods block and may be called from any thread; `read` and `write` from one thread each at a time.
+    """
+
+    same_python: bool
+    """True if the other end is this very Python version, so that compiled code may be sent."""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to ``size`` bytes, at least one; ``b""`` once the other end is gone."""
+
+    def write(self, data: bytes | memoryview, /) -> None:
+        """Send all of ``data``; raises OSError once the other end is gone."""
+
+    def kill(self) -> None:
+        """End the other end and everything it started, at once. Idempotent."""
+
+    def close(self) -> None:
+        """`kill`, then release processes, descriptors and scratch space. Idempotent."""
+
+    def reason(self) -> str:
+        """Why the other end is gone, for an error message: exit status or signal, the tail of its stderr."""
+
+
+@dataclass(frozen=True)
+class CellError:
+    """What ended a cell early.
+
+    Attributes:
+        type: Name of the exception's class, such as ``"ZeroDivisionError"``.
+        message: ``str()`` of it.
+        traceback: As Python prints it, from the code's own first frame on, ending in ``type: message``.
+        kind: ``"syntax"``, ``"runtime"``, or ``"timeout"`` (interrupted by the time limit).
+    """
+
+    type: str
+    message: str
+    traceback: str
+    kind: Literal["syntax", "runtime", "timeout"] = "runtime"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A call of ``SUBMIT(...)``, not yet validated: its positional and keyword arguments as host values."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What one cell did.
+
+    Attributes:
+        stdout: All that was printed, stderr and C-level prints included, in order; the middle is cut where it
+            exceeds the cap, with a line that says how many characters are missing.
+        value: ``repr`` of the last expression if the cell ended in one that is not None, else None. Capped likewise.
+        error: What ended the cell early, or None.
+        submission: Set when the cell called ``SUBMIT``; the cell ends there.
+        seconds: Wall time in the worker.
+        host_seconds: Part of it during which at least one host call was being waited for.
+        lost: Names of variables that existed before and are gone, because the session had to be restarted. A cell
+            with ``lost`` did not finish; ``error`` says why.
+    """
+
+    stdout: str = ""
+    value: str | None = None
+    error: CellError | None = None
+    submission: Submission | None = None
+    seconds: float = 0.0
+    host_seconds: float = 0.0
+    lost: tuple[str, ...] = ()
+
+
+HostFunction = Callable[..., Awaitable[Any]]
+"""A function of the host that sandboxed code may call: ``await f(*args, **kwargs)`` on the event loop of `Session.run`.
+
+An exception it raises is raised at the call in the sandbox as ``RuntimeError("Type: message")``; a
+`rlm_dspy.errors.RLMError` or ``ValueError``/``TypeError`` keeps its message without the type.
+"""
+
+
+@runtime_checkable
+class Session(Protocol):
+    """Code running in an environment, as the RLM's loop drives it. One cell at a time; not shared between runs."""
+
+    async def open(self) -> None:
+        """Start, or take a warm worker. Raises `SandboxUnavailableError` or ``dspy.CodeInterpreterError``."""
+
+    async def set(self, values: Mapping[str, Any]) -> None:
+        """Assign variables; each value crosses once, large text and bytes as raw frames."""
+
+    async def run(
+        self, code: str, functions: Mapping[str, HostFunction] | None = None, *, timeout: float | None = None
+    ) -> CellResult:
+        """Run one cell.
+
+        ``functions`` become globals of the cell; calls of them may overlap, and run as tasks of the calling task's
+        loop under copies of its context. ``timeout`` (seconds; None means the environment's own) does not count time
+        spent waiting on host calls. Past it the cell is interrupted; a cell that resists is killed, the session is
+        restarted and `CellResult.lost` says which variables are gone. Cancelling `run` interrupts the cell likewise.
+        A death of the worker is reported in the result, not raised; raises ``dspy.CodeInterpreterError`` only when
+        it cannot be restarted.
+        """
+
+    async def variables(self) -> dict[str, str]:
+        """The user-made global variables: name to type name."""
+
+    async def close(self) -> None:
+        """End the session and everything it started. Idempotent; safe in a ``finally`` under cancellation."""
+
+    def describe(self) -> Description:
+        """What is and is not confined."""
+
+
+class Environment(abc.ABC):
+    """Base class of the places code can run in. Instances are configuration: cheap, immutable, picklable, comparable.
+
+    Args:
+        timeout: Seconds that one cell may compute, not counting the time it waits on host calls; None for no limit.
+        max_output: Characters of output kept of one cell.
+        max_value: Bytes that one value or one frame crossing from the sandbox may have.
+    """
+
+    name: ClassVar[str]
+    execution_instructions: str = ""
+
+    def __init__(
+        self, *, timeout: float | None = 120.0, max_output: int = 1_000_000, max_value: int = 256 * 1024 * 1024
+    ) -> None:
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
+        self.timeout = timeout
+        self.max_output = max_output
+        self.max_value = max_value
+
+    @abc.abstractmethod
+    def open(self) -> Transport:
+        """Start Python in this place and return the stream to it. Blocking; called off the event loop."""
+
+    @abc.abstractmethod
+    def describe(self) -> Description:
+        """What is and is not confined, probed on this machine."""
+
+    def __call__(self) -> Interpreter:
+        """A fresh session here; makes every environment a DSPy ``interpreter_factory``."""
+        from rlm_dspy.environments.interpreter import Interpreter
+
+        return Interpreter(self)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), repr(sorted(vars(self).items(), key=lambda item: item[0]))))

@@ -1,0 +1,469 @@
+"""A session in a worker: the `rlm_dspy.environments.base.Session` contract over a `Channel`.
+
+The session watches the clock, runs host functions as tasks, interrupts what takes too long, and replaces a worker that
+died or would not stop. Everything it waits for is a ``concurrent.futures`` future, so one session can be used from one
+event loop after another, and from synchronous code in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextvars
+import os
+import time
+import weakref
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import dspy
+from rlm_dspy.environments import channel as channels
+from rlm_dspy.environments import pool
+from rlm_dspy.environments.base import CellError, CellResult, Description, Environment, HostFunction, Submission
+from rlm_dspy.environments.cells import cap_text
+from rlm_dspy.environments.channel import Call, Channel, ChannelClosed, RequestFailed
+
+from rlm_dspy._aio import threads
+from rlm_dspy.errors import RLMError
+
+GRACE_SECONDS = 1.0
+"""Seconds that an interrupted cell has to end by itself before its worker is killed."""
+RESERVED = frozenset({"SUBMIT", "SHOW_VARS", "__builtins__"})
+"""Names that belong to the session."""
+
+
+class HostTasks:
+    """The host calls of one cell: tasks on the loop, and the clock of the time spent waiting for them."""
+
+    def __init__(self, functions: Mapping[str, HostFunction], reply: Any, reply_error: Any) -> None:
+        self.functions = functions
+        self.fatal: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._reply, self._reply_error = reply, reply_error
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waited = 0.0
+        self._since = 0.0
+        self._closed = False
+
+    def accept(self, call: Call) -> None:
+        """Start a call; from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._start, call)
+        except RuntimeError:
+            self._reply_error(call, "RuntimeError", "the run has ended")
+
+    def _start(self, call: Call) -> None:
+        if self._closed:
+            self._reply_error(call, "RuntimeError", "the cell that made this call has ended")
+            return
+        if not self._tasks:
+            self._since = time.perf_counter()
+        task = self._loop.create_task(self._run(call), context=self._context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not self._tasks:
+            self._waited += time.perf_counter() - self._since
+
+    async def _run(self, call: Call) -> None:
+        function = self.functions.get(call.name)
+        if function is None:
+            self._reply_error(call, "RuntimeError", f"{call.name}() is not available in this cell")
+            return
+        try:
+            value = await function(*call.args, **call.kwargs)
+        except asyncio.CancelledError:
+            self._reply_error(call, "RuntimeError", f"{call.name}() was cancelled")
+            raise
+        except Exception as error:
+            self._reply_error(call, *describe_failure(error))
+        except BaseException as error:
+            # KeyboardInterrupt or SystemExit in a tool ends the run, not only the call.
+            self._reply_error(call, *describe_failure(error))
+            if not self.fatal.done():
+                self.fatal.set_exception(error)
+        else:
+            self._reply(call, value)
+
+    def waited(self) -> float:
+        """Seconds during which at least one call was open."""
+        return self._waited + (time.perf_counter() - self._since if self._tasks else 0.0)
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait for it."""
+        self._closed = True
+        if self.fatal.done():
+            self.fatal.exception()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def describe_failure(error: BaseException) -> tuple[str, str]:
+    """The class and the message with which a host function's exception is raised in the sandbox."""
+    if isinstance(error, RLMError):
+        return "RuntimeError", str(error)
+    if isinstance(error, (ValueError, TypeError)) and str(error):
+        return ("ValueError" if isinstance(error, ValueError) else "TypeError"), str(error)
+    return "RuntimeError", f"{type(error).__name__}: {error}"
+
+
+def serializable_cell(name: str, value: Any) -> tuple[str, dict[str, Any]] | None:
+    """For a DSPy ``SandboxSerializable`` value: the code that rebuilds it and the variables that code reads."""
+    from dspy.primitives.sandbox_serializable import SandboxSerializable
+
+    if not isinstance(value, SandboxSerializable):
+        return None
+    payload = value.to_sandbox()
+    raw = f"_raw_{name}"
+    lines = []
+    if isinstance(payload, bytes):
+        try:
+            variables: dict[str, Any] = {raw: payload.decode("utf-8")}
+        except UnicodeDecodeError:
+            variables = {f"{raw}_base64": base64.b64encode(payload).decode("ascii")}
+            lines = ["import base64", f"{raw} = base64.b64decode({raw}_base64)"]
+    else:
+        variables = {raw: str(payload)}
+    lines += [value.sandbox_setup(), value.sandbox_assignment(name, raw), f"del {raw}"]
+    return "\n".join(line for line in lines if line), variables
+
+
+def check_names(names: Any) -> None:
+    """Raise ValueError unless all ``names`` can be variables of the sandbox."""
+    bad = [name for name in names if not isinstance(name, str) or not name.isidentifier() or name in RESERVED]
+    if bad:
+        raise ValueError(f"these are not names that a variable in the sandbox can have: {bad!r}")
+
+
+class WorkerSession:
+    """Code running in a worker in ``environment``. One cell at a time.
+
+    Args:
+        environment: Where. Its ``timeout``, ``max_output`` and ``max_value`` apply.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self._channel: Channel | None = None
+        self._ended = False
+        self._running: int | None = None
+        self._names: set[str] = set()
+        self._finalizer: Any = None
+
+    # ------------------------------------------------------------------------------------------------- life
+
+    async def open(self) -> None:
+        """Start the worker, or take a warm one; nothing to do if it runs. See `base.Session.open`."""
+        if self._ended:
+            raise dspy.CodeInterpreterError("the session has been closed; make a new one")
+        channel = self._channel
+        if channel is not None:
+            if channel.pid == os.getpid():
+                return
+            # After a fork: the parent's worker is the parent's; this process gets its own.
+            self._forget()
+        channel = await pool.aacquire(self.environment)
+        if self._ended:
+            await threads.run(channel.close)
+            raise dspy.CodeInterpreterError("the session was closed while it started")
+        self._channel = channel
+        self._finalizer = weakref.finalize(self, _close_if_owner, channel)
+        # At exit the transports end themselves; a thread could not be started any more.
+        self._finalizer.atexit = False
+
+    def _forget(self) -> None:
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._channel = None
+        self._running = None
+        self._names = set()
+
+    async def close(self) -> None:
+        """Kill the worker and all it started. Idempotent."""
+        self._ended = True
+        channel = self._channel
+        self._channel = None
+        if channel is None or channel.pid != os.getpid():
+            return
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        closing = threads.submit(channel.close)
+        cancelled = False
+        # The worker must be gone when this returns, also when it is the clean-up of a cancelled task.
+        while not closing.done():
+            try:
+                await asyncio.shield(asyncio.wrap_future(closing))
+            except asyncio.CancelledError:
+                cancelled = True
+        if cancelled:
+            raise asyncio.CancelledError
+
+    def describe(self) -> Description:
+        """What is and is not confined."""
+        return self.environment.describe()
+
+    # ------------------------------------------------------------------------------------------------- variables
+
+    async def set(self, values: Mapping[str, Any]) -> None:
+        """Assign variables. ``TypeError`` or ``ValueError`` for a value that cannot cross."""
+        check_names(values)
+        plain = {}
+        special = []
+        for name, value in values.items():
+            cell = serializable_cell(name, value)
+            if cell is None:
+                plain[name] = value
+            else:
+                special.append((name, cell))
+        if plain:
+            await self._request("set", plain)
+            self._names.update(plain)
+        for name, (code, variables) in special:
+            await self._request("set", variables)
+            result = await self.run(code)
+            if result.error is not None:
+                raise ValueError(f"input {name!r} could not be rebuilt in the sandbox: {result.error.traceback}")
+
+    async def get(self, names: Any) -> dict[str, Any]:
+        """The values of variables. ``KeyError`` if one does not exist, ``TypeError`` if one cannot cross."""
+        names = list(names)
+        try:
+            return await self._request("get", names)
+        except RequestFailed as error:
+            kinds = {"NameError": KeyError, "TypeError": TypeError}
+            raise kinds.get(error.kind, ValueError)(str(error)) from None
+
+    async def variables(self) -> dict[str, str]:
+        """The user-made global variables: name to type name."""
+        return await self._request("vars")
+
+    async def _request(self, op: str, body: Any = None) -> Any:
+        await self.open()
+        assert self._channel is not None
+        try:
+            return await asyncio.wrap_future(self._channel.request(op, body))
+        except ChannelClosed as error:
+            self._lose()
+            raise dspy.CodeInterpreterError(f"the sandbox ended: {error}") from None
+
+    # ------------------------------------------------------------------------------------------------- cells
+
+    async def run(
+        self,
+        code: str,
+        functions: Mapping[str, HostFunction] | None = None,
+        *,
+        timeout: float | None = None,
+        wants_value: bool = False,
+        docs: Mapping[str, str | None] | None = None,
+    ) -> CellResult:
+        """Run one cell; see `base.Session.run`.
+
+        ``wants_value`` also brings the last expression's value itself where it can cross and nothing was printed, in
+        `last_value`. ``docs`` replaces the doc texts that the functions themselves carry.
+        """
+        if self._running is not None and (self._channel is None or self._channel.pid == os.getpid()):
+            raise dspy.CodeInterpreterError("the session is already running a cell")
+        self._running = 0
+        self.last_value: Any = None
+        try:
+            await self.open()
+            return await self._run(code, dict(functions or {}), timeout, wants_value, docs)
+        finally:
+            self._running = None
+
+    async def _run(
+        self,
+        code: str,
+        functions: dict[str, HostFunction],
+        timeout: float | None,
+        wants_value: bool,
+        docs: Mapping[str, str | None] | None,
+    ) -> CellResult:
+        channel = self._channel
+        assert channel is not None
+        limit = self.environment.timeout if timeout is None else timeout
+        host = HostTasks(functions, channel.reply, channel.reply_error)
+        submissions: list[Submission] = []
+
+        def on_submit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if not submissions:
+                submissions.append(Submission(args, kwargs))
+
+        body: dict[str, Any] = {"code": code}
+        installed = dict(docs) if docs is not None else channels.doc_of(functions)
+        if installed != channel.functions:
+            body["functions"] = installed
+        if wants_value:
+            body["wants_value"] = True
+        number = channel.new_id()
+        self._running = number
+        start = time.perf_counter()
+        channel.activate(number, host.accept, on_submit)
+        answer = channel.request("exec", body, number)
+        channel.functions = installed
+        try:
+            interrupted = not await self._watch(answer, host, limit)
+            if interrupted:
+                channel.interrupt(number)
+                await _settled(answer, GRACE_SECONDS)
+        except BaseException:
+            # Cancelled, or Ctrl-C in a host function: the cell must not go on.
+            channel.interrupt(number)
+            channel.deactivate()
+            if not await _settled_despite_cancelling(answer, GRACE_SECONDS):
+                await self._drop(channel)
+            raise
+        finally:
+            channel.deactivate()
+            await host.close()
+        seconds = time.perf_counter() - start
+        submission = submissions[0] if submissions else None
+        if not answer.done() or isinstance(answer.exception(), ChannelClosed):
+            return await self._replace(channel, answer, limit, submission, seconds, host.waited())
+        done = answer.result()
+        return self._result(done, submission, host.waited(), interrupted, limit)
+
+    async def _watch(self, answer: Future[Any], host: HostTasks, limit: float | None) -> bool:
+        """Wait for the cell. False if it has computed for ``limit`` seconds, host calls not counted."""
+        start = time.perf_counter()
+        waiter = asyncio.wrap_future(answer)
+        waiter.add_done_callback(_retrieve)
+        while True:
+            left = None if limit is None else limit - (time.perf_counter() - start - host.waited())
+            if left is not None and left <= 0:
+                return False
+            await asyncio.wait((waiter, host.fatal), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if host.fatal.done():
+                host.fatal.result()
+            if answer.done():
+                return True
+
+    def _result(
+        self, done: Any, submission: Submission | None, waited: float, interrupted: bool, limit: float | None
+    ) -> CellResult:
+        """The cell's result from the worker's answer, which is only trusted to be *some* value."""
+        done = done if isinstance(done, dict) else {}
+        names = done.get("names")
+        if isinstance(names, list):
+            self._names = {name for name in names[:10_000] if isinstance(name, str) and len(name) < 1000}
+        error = done.get("error")
+        if submission is not None:
+            cell_error = None
+        elif isinstance(error, dict):
+            kind = "timeout" if interrupted else error.get("kind")
+            message = self._text(error.get("message"))
+            if kind == "timeout" and limit is not None:
+                message = f"interrupted: the cell computed for more than {limit:g} seconds"
+            cell_error = CellError(
+                self._text(error.get("type"))[:1000],
+                message,
+                self._text(error.get("traceback")),
+                "syntax" if kind == "syntax" else "timeout" if kind == "timeout" else "runtime",
+            )
+        else:
+            cell_error = None
+        value = done.get("value")
+        self.last_value = done.get("object")
+        seconds = done.get("seconds")
+        return CellResult(
+            stdout=self._text(done.get("stdout")),
+            value=self._text(value) if isinstance(value, str) else None,
+            error=cell_error,
+            submission=submission,
+            seconds=seconds if isinstance(seconds, float) else 0.0,
+            host_seconds=waited,
+        )
+
+    def _text(self, value: Any) -> str:
+        """Text within the cap; the worker has capped it already, unless code has taken the worker over."""
+        return cap_text(value, self.environment.max_output) if isinstance(value, str) else ""
+
+    # ------------------------------------------------------------------------------------------------- loss
+
+    def _lose(self) -> tuple[str, ...]:
+        """Forget a worker that is gone; gives the names of the variables that went with it."""
+        lost = tuple(sorted(self._names))
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._channel = None
+        self._names = set()
+        return lost
+
+    async def _drop(self, channel: Channel) -> None:
+        """Kill a worker that does not stop; the next request gets a new one."""
+        self._lose()
+        closing = threads.submit(channel.close)
+        try:
+            await asyncio.shield(asyncio.wrap_future(closing))
+        except asyncio.CancelledError:
+            pass
+
+    async def _replace(
+        self,
+        channel: Channel,
+        answer: Future[Any],
+        limit: float | None,
+        submission: Submission | None,
+        seconds: float,
+        waited: float,
+    ) -> CellResult:
+        """The worker died, or was interrupted in vain and is killed: a new one, and a result that says what is gone."""
+        if answer.done():
+            kind, name, why = "runtime", "SandboxDied", str(answer.exception())
+        else:
+            kind, name = "timeout", "TimeoutError"
+            why = f"the cell computed for more than {limit:g} seconds and ignored the interrupt, so it was killed"
+        lost = self._lose()
+        await threads.run(channel.close)
+        await self.open()
+        message = f"{why}. The sandbox was restarted"
+        message += f"; these variables are gone: {', '.join(lost)}" if lost else "; all variables are gone"
+        return CellResult(
+            error=CellError(name, message, f"{name}: {message}", "timeout" if kind == "timeout" else "runtime"),
+            submission=submission,
+            seconds=seconds,
+            host_seconds=waited,
+            lost=lost,
+        )
+
+    def interrupt(self) -> None:
+        """Interrupt the cell that is running, if any; from any thread. The cell ends in a ``timeout`` error."""
+        channel, number = self._channel, self._running
+        if channel is not None and number and channel.pid == os.getpid():
+            channel.interrupt(number)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+def _close_if_owner(channel: Channel) -> None:
+    if channel.pid == os.getpid():
+        threads.submit(channel.close)
+
+
+async def _settled(answer: Future[Any], seconds: float) -> bool:
+    waiter = asyncio.wrap_future(answer)
+    waiter.add_done_callback(_retrieve)
+    await asyncio.wait((waiter,), timeout=seconds)
+    return answer.done()
+
+
+async def _settled_despite_cancelling(answer: Future[Any], seconds: float) -> bool:
+    deadline = time.perf_counter() + seconds
+    while not answer.done() and (left := deadline - time.perf_counter()) > 0:
+        try:
+            await _settled(answer, left)
+        except asyncio.CancelledError:
+            # A second cancellation does not change what has to be cleaned up, only how long it may take.
+            deadline = min(deadline, time.perf_counter() + 0.1)
+    return answer.done()

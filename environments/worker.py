@@ -1,0 +1,413 @@
+"""The program inside every environment: runs cells, and speaks frames with the host.
+
+It is sent over the stream it will speak on (`rlm_dspy.environments.program`), so nothing has to be installed in the
+sandbox. The main thread runs cells, so that an interrupt (SIGINT) reaches them; a second thread reads frames; a third
+collects what C code and child processes print to descriptors 1 and 2.
+
+Frames from the host: ``hello``, ``exec``, ``set``, ``get``, ``vars``, ``reply``, ``interrupt``. Frames to the host:
+``ready``, ``done`` (one for each request, with its ``id``), ``call``, ``submit``. All values are in ``body``, encoded
+by `rlm_dspy.environments.codec`.
+
+This module travels into the sandbox as source text: standard library only, Python 3.8 syntax.
+"""
+
+from __future__ import annotations
+
+import builtins
+import codecs
+import fcntl
+import os
+import select
+import signal
+import sys
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING or __name__.startswith("rlm_dspy."):
+    from rlm_dspy.environments import cells as _cells
+    from rlm_dspy.environments.codec import Decoder, Encoder
+    from rlm_dspy.environments.records import FailedCall, Record
+    from rlm_dspy.environments.wire import Reader, write_frame
+else:
+    import _rlm_cells as _cells
+    from _rlm_codec import Decoder, Encoder
+    from _rlm_records import FailedCall, Record
+    from _rlm_wire import Reader, write_frame
+
+if TYPE_CHECKING:
+    from typing import Any
+
+_F_DUPFD_CLOEXEC = getattr(fcntl, "F_DUPFD_CLOEXEC", 1030)
+
+
+def high_descriptor(fd: int) -> int:
+    """A copy of ``fd`` far above those that code closes by the range; closed on exec."""
+    for floor in (700, 200, 100, 20):
+        try:
+            return fcntl.fcntl(fd, _F_DUPFD_CLOEXEC, floor)
+        except OSError:
+            continue
+    return fcntl.fcntl(fd, _F_DUPFD_CLOEXEC, 3)
+
+
+class Capture:
+    """Descriptors 1 and 2 lead into a pipe that is emptied into the output; ``sys.stdout`` writes there directly."""
+
+    def __init__(self, output: _cells.Output) -> None:
+        self.output = output
+        self.forked = False
+        read, write = os.pipe()
+        self._read, self._write = high_descriptor(read), high_descriptor(write)
+        os.close(read)
+        os.close(write)
+        os.set_blocking(self._read, False)
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        self._poll = poll.poll
+        self._pipe = os.fstat(self._write)
+        self._null = high_descriptor(os.open(os.devnull, os.O_RDONLY))
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.stdout = _cells.Stream(self.write, 1, "<stdout>")
+        self.stderr = _cells.Stream(self.write, 2, "<stderr>")
+        self.restore()
+        self.start()
+
+    def start(self) -> None:
+        """Start the thread that empties the pipe."""
+        threading.Thread(target=self._loop, name="rlm-output", daemon=True).start()
+
+    def restore(self) -> None:
+        """Put descriptors 0 to 2 and the streams of ``sys`` where they belong, whatever code did to them."""
+        for fd in (1, 2):
+            try:
+                found = os.fstat(fd)
+                if (found.st_dev, found.st_ino) == (self._pipe.st_dev, self._pipe.st_ino):
+                    continue
+            except OSError:
+                pass
+            os.dup2(self._write, fd)
+        try:
+            os.fstat(0)
+        except OSError:
+            os.dup2(self._null, 0)
+        sys.stdout, sys.stderr = self.stdout, self.stderr
+        if sys.stdin is None or sys.stdin.closed:
+            sys.stdin = open(os.devnull, encoding="utf-8")
+
+    def write(self, text: str) -> None:
+        """Python-level output; what the pipe holds was printed before it."""
+        if self.forked:
+            # The child's memory is not the worker's, the pipe is shared.
+            data = text.encode("utf-8", "surrogatepass")
+            while data:
+                data = data[os.write(1, data) :]
+            return
+        with self.output.lock:
+            if self._poll(0):
+                self._drain(65536)
+            self.output.write(text)
+
+    def drain(self) -> None:
+        """Take what has been printed so far out of the pipe."""
+        ctypes = sys.modules.get("ctypes")
+        if ctypes is not None:
+            try:
+                # Text that C code printed may still be in the buffers of the C library.
+                ctypes.CDLL(None).fflush(None)
+            except Exception:
+                pass
+        with self.output.lock:
+            # Bounded, so that a child process that prints for ever cannot hold the cell's end up.
+            for _ in range(64):
+                if not self._drain(65536):
+                    return
+
+    def _drain(self, size: int) -> bool:
+        try:
+            data = os.read(self._read, size)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return False
+        if not data:
+            return False
+        self.output.write(self._decoder.decode(data))
+        return True
+
+    def _loop(self) -> None:
+        # A poll object serves one thread at a time.
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        while True:
+            poll.poll()
+            with self.output.lock:
+                if not self._drain(65536):
+                    time.sleep(0.001)
+
+
+class Worker:
+    """The protocol: requests are run one after the other by the main thread."""
+
+    def __init__(self, source: int, sink: int) -> None:
+        self._source, self._sink = source, sink
+        self._pid = os.getpid()
+        self._reader = Reader(lambda n: os.read(source, n), None, None, lambda view: os.readv(source, [view]))
+        self._send_lock = threading.Lock()
+        self._max_value: int | None = None
+        self._work: list[Any] = []
+        self._wake = threading.Semaphore(0)
+        self._pending: dict[int, Any] = {}
+        self._calls = 0
+        self._main = threading.main_thread().ident or 0
+        self._state = threading.Lock()
+        self._running: int | None = None
+        self._interruptible = False
+        self._interrupted = False
+        self._functions: dict[str, Any] = {}
+        self._names: list[str] = []
+        self.output = _cells.Output(1_000_000)
+
+    # ------------------------------------------------------------------------------------------------- frames
+
+    def send(self, head: dict[str, Any], body: Any = None) -> None:
+        """Encode ``body`` and write one frame. Encoding errors are raised before anything is written."""
+        encoder = Encoder(self._max_value)
+        head["body"] = encoder.dump(body)
+        with self._send_lock:
+            write_frame(self._write, head, encoder.blobs)
+
+    def _write(self, data: Any) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._sink, view) :]
+
+    def read_forever(self) -> None:
+        """The reader thread: replies and interrupts at once, requests to the main thread; exit at the end."""
+        try:
+            while True:
+                head, blobs = self._reader.frame()
+                op = head["op"]
+                if op == "reply":
+                    self._answer(head, blobs)
+                elif op == "interrupt":
+                    self._interrupt(head["id"])
+                else:
+                    self._work.append((head, blobs))
+                    self._wake.release()
+                # Held over the next wait, these would keep a value of any size alive.
+                head = blobs = None  # type: ignore[assignment]
+        except BaseException:
+            leave()
+
+    def _answer(self, head: dict[str, Any], blobs: list[Any]) -> None:
+        with self._state:
+            box = self._pending.pop(head["id"], None)
+        if box is not None:
+            box[1:] = [head, blobs]
+            box[0].release()
+
+    def _interrupt(self, request: int) -> None:
+        with self._state:
+            if self._running == request and self._interruptible:
+                self._interrupted = True
+                # pthread_kill rather than _thread.interrupt_main: it also wakes a blocking system call.
+                signal.pthread_kill(self._main, signal.SIGINT)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        if self._interruptible:
+            raise KeyboardInterrupt
+
+    # ------------------------------------------------------------------------------------------------- host calls
+
+    def call(self, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a host function and wait for its result; from any thread."""
+        if os.getpid() != self._pid:
+            raise RuntimeError("%s() can only be called in the session's own process, not in a child process" % name)
+        done = threading.Lock()
+        done.acquire()
+        box: list[Any] = [done]
+        with self._state:
+            self._calls += 1
+            number = self._calls
+            self._pending[number] = box
+        try:
+            self.send({"op": "call", "id": number, "name": name}, [list(args), dict(kwargs)])
+            done.acquire()
+        except BaseException:
+            with self._state:
+                self._pending.pop(number, None)
+            raise
+        head, blobs = box[1], box[2]
+        value = Decoder(blobs, True).load(head["body"])
+        if "failed" in head:
+            raise {"ValueError": ValueError, "TypeError": TypeError}.get(head["failed"], RuntimeError)(value)
+        return value
+
+    def _host_function(self, name: str, doc: str | None) -> Any:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return self.call(name, args, kwargs)
+
+        function.__name__ = function.__qualname__ = name
+        function.__doc__ = doc
+        function.__module__ = "__main__"
+        return function
+
+    def submit(self, *args: Any, **kwargs: Any) -> None:
+        """Hand over the final answer and end the cell."""
+        if os.getpid() != self._pid:
+            raise RuntimeError("SUBMIT() can only be called in the session's own process, not in a child process")
+        if self._running is None:
+            raise RuntimeError("SUBMIT() was called outside a cell")
+        self.send({"op": "submit", "id": self._running}, [list(args), dict(kwargs)])
+        raise _cells.Submitted
+
+    # ------------------------------------------------------------------------------------------------- requests
+
+    def main(self) -> None:
+        """Serve until the host goes away."""
+        signal.signal(signal.SIGINT, self._on_signal)
+        builtins.input = _cells.input_unavailable
+        builtins.__dict__.update(Record=Record, FailedCall=FailedCall)
+        sys.modules.pop("__main__", None)
+        self.cells = _cells.Cells(_cells.module("__main__"))
+        self.cells.builtins = _cells.Builtins()
+        self._own = {"SUBMIT": self.submit, "SHOW_VARS": self._show_variables()}
+        self.cells.protect(self._own)
+        self.capture = Capture(self.output)
+        os.register_at_fork(after_in_child=self._after_fork)
+        threading.Thread(target=self.read_forever, name="rlm-reader", daemon=True).start()
+        self.send({"op": "ready", "python": "%d.%d.%d" % sys.version_info[:3], "pid": self._pid})
+        while True:
+            try:
+                self._wake.acquire()
+                head, blobs = self._work.pop(0)
+                self._serve(head, blobs)
+                head = blobs = None
+            except KeyboardInterrupt:
+                continue
+
+    def _show_variables(self) -> Any:
+        def show_variables() -> dict[str, str]:
+            """The variables made so far: name to type name."""
+            return self.cells.variables()
+
+        show_variables.__name__ = "SHOW_VARS"
+        return show_variables
+
+    def _after_fork(self) -> None:
+        # The channel is the parent's. A lock that another thread held at the fork would never be released here.
+        for fd in (self._source, self._sink):
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+        self.capture.forked = True
+        self._send_lock = threading.Lock()
+        self._state = threading.Lock()
+        self.output.lock = threading.RLock()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _serve(self, head: dict[str, Any], blobs: list[Any]) -> None:
+        op = head["op"]
+        body: Any = None
+        answer: dict[str, Any] = {"op": "done", "id": head.get("id")}
+        if op == "hello":
+            self.output.cap = head["max_output"]
+            self._max_value = head["max_value"]
+            return
+        try:
+            if op == "exec":
+                body = self._execute(head, blobs)
+            elif op == "set":
+                values = Decoder(blobs, True).load(head.pop("body"))
+                self.cells.ns.update(values)
+                del values
+            elif op == "get":
+                names = Decoder(blobs, True).load(head["body"])
+                missing = [name for name in names if name not in self.cells.ns]
+                if missing:
+                    raise NameError("no variable is called %s" % ", ".join(missing))
+                body = {name: self.cells.ns[name] for name in names}
+            elif op == "vars":
+                body = self.cells.variables()
+            try:
+                self.send(answer, body)
+            except Exception:
+                if op != "exec" or body.pop("object", None) is None:
+                    raise
+                # The last expression's value does not cross; its repr does.
+                self.send(answer, body)
+        except Exception as failure:
+            self.send(dict(answer, failed=type(failure).__name__), str(failure))
+
+    def _execute(self, head: dict[str, Any], blobs: list[Any]) -> dict[str, Any]:
+        request = Decoder(blobs, True).load(head["body"])
+        self.capture.restore()
+        signal.signal(signal.SIGINT, self._on_signal)
+        for note in self.cells.heal():
+            self.output.write(note + "\n")
+        functions = request.get("functions")
+        if functions is not None:
+            made = {name: self._host_function(name, doc) for name, doc in functions.items()}
+            self.cells.protect(dict(self._own, **made))
+        start = time.perf_counter()
+        self._interrupted = False
+        result: dict[str, Any] = {"error": None, "value": None}
+        self._running = head["id"]
+        try:
+            try:
+                self._interruptible = True
+                result = self.cells.run(request["code"], bool(request.get("wants_value")))
+            finally:
+                self._interruptible = False
+        except KeyboardInterrupt as late:
+            # The interrupt struck between the code's own end and the line above.
+            self._interruptible = False
+            result = {"error": self.cells.describe(late), "value": None}
+        with self._state:
+            self._running = None
+        error = result["error"]
+        if error is not None and self._interrupted and error["type"] == "KeyboardInterrupt":
+            error["kind"] = "timeout"
+        if os.getpid() != self._pid:
+            # Code forked and let the child run on to the end of the cell.
+            os._exit(0)
+        self.capture.drain()
+        result["seconds"] = time.perf_counter() - start
+        result["stdout"] = self.output.take()
+        self._trim(result)
+        return result
+
+    def _trim(self, result: dict[str, Any]) -> None:
+        cap = self.output.cap
+        if result["value"] is not None:
+            result["value"] = _cells.cap_text(result["value"], cap)
+        if result["error"] is not None:
+            result["error"] = {name: _cells.cap_text(text, cap) for name, text in result["error"].items()}
+        if "object" in result:
+            if result["stdout"]:
+                del result["object"]
+        names = sorted(self.cells.variables())
+        if names != self._names:
+            self._names = names
+            result["names"] = names[:10_000]
+
+
+def leave() -> None:
+    """End this process and all that it started, at once: the host is gone."""
+    try:
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+    finally:
+        os._exit(0)
+
+
+def main() -> None:
+    """Take the stream away from descriptors 0 and 1, which code may use, and serve on it."""
+    source, sink = high_descriptor(0), high_descriptor(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    if null > 2:
+        os.close(null)
+    Worker(source, sink).main()

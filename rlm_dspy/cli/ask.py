@@ -1,0 +1,232 @@
+"""``rlm-dspy ask``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+import traceback
+from typing import Any, TextIO
+
+import dspy
+
+from rlm_dspy import RLM, documents, environments
+from rlm_dspy import events as ev
+from rlm_dspy.cli import exits, output
+from rlm_dspy.cli.interrupts import Interrupts
+from rlm_dspy.cli.models import models
+from rlm_dspy.cli.parser import UNLIMITED
+from rlm_dspy.console import ConsoleSubscriber, sandbox_text
+from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.ledger import Limits
+from rlm_dspy.redact import error_text
+from rlm_dspy.run import Run
+
+_INPUTS = ("context", "query")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Answer the question, print the answer, and return the exit code."""
+    watch = _Watch()
+    try:
+        with contextlib.ExitStack() as stack:
+            return _ask(options, watch, stack)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        watch.error = "interrupted"
+        code = exits.INTERRUPTED
+        output.say("interrupted, no answer")
+    except Exception as error:
+        if options.debug:
+            traceback.print_exc()
+        # Messages of our own are written for whoever typed the command; others need their type to be understood.
+        usage = isinstance(error, ConfigurationError)
+        watch.error = str(error) if usage else error_text(error)
+        code = exits.USAGE if usage else exits.ERROR
+        output.say(watch.error)
+    if options.json and watch.started:
+        output.answer(output.json_text(watch.report(None)))
+    return code
+
+
+def _ask(options: argparse.Namespace, watch: _Watch, stack: contextlib.ExitStack) -> int:
+    program = _program(options)
+    root, sub = models(options.model, options.sub_model, options.api_base)
+    program.sub_lm = sub
+    found = _documents(options)
+    progress = _Progress(options)
+    stack.callback(progress.close)
+    for subscriber in (watch, progress, *_event_file(options, stack)):
+        stack.enter_context(ev.subscribe(subscriber))
+    interrupts = Interrupts(progress.message)
+    stack.enter_context(ev.subscribe(interrupts.subscriber))
+    with dspy.context(lm=root):
+        prediction = asyncio.run(_answer(program, interrupts, {"context": found.context, "query": options.question}))
+    progress.close()
+    return _report(options, watch, prediction, bool(interrupts.count))
+
+
+async def _answer(program: RLM, interrupts: Interrupts, inputs: dict[str, Any]) -> dspy.Prediction:
+    task = asyncio.ensure_future(program.acall(**inputs))
+    with interrupts.watching(task):
+        return await task
+
+
+def _program(options: argparse.Namespace) -> RLM:
+    chosen = dict(options.env_opt)
+    if options.strict:
+        chosen["strict"] = "true"
+    limits = {
+        name: None if value == UNLIMITED else value
+        for name in sorted({*Limits.names(), "max_output_chars"})
+        if (value := getattr(options, name, None)) is not None
+    }
+    try:
+        environment = environments.from_options(options.interpreter, chosen)
+        signature = dspy.Signature(options.signature)
+        program = RLM(signature, interpreter=environment, **limits)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"{error}") from error
+    if set(signature.input_fields) != set(_INPUTS):
+        raise ConfigurationError(
+            f"--signature: the inputs must be {' and '.join(_INPUTS)}, as in "
+            f"'context, query -> names: list[str], count: int'; got {options.signature!r}"
+        )
+    if options.interpreter == "inprocess":
+        output.say("warning: --interpreter inprocess is not a sandbox: the model's code runs inside this very process")
+    return program
+
+
+def _documents(options: argparse.Namespace) -> documents.Documents:
+    if documents.STDIN in options.files and sys.stdin is not None and sys.stdin.isatty() and not options.quiet:
+        output.say("reading standard input; end it with Ctrl-D")
+    found = documents.read(options.files)
+    if not options.quiet:
+        for note in found.notes:
+            output.say(note)
+    return found
+
+
+def _report(options: argparse.Namespace, watch: _Watch, prediction: dspy.Prediction, interrupted: bool) -> int:
+    outcome = prediction.outcome
+    outputs = {name: prediction[name] for name in dspy.Signature(options.signature).output_fields}
+    reason = f"stopped: {outcome.limit}" if outcome.limit else f"stopped by an error: {outcome.error}"
+    if outcome == "failed":
+        code = exits.INTERRUPTED if interrupted else exits.FAILED
+        error = f" ({outcome.error})" if outcome.limit and outcome.error else ""
+        output.say(f"{reason}, and no answer could be made of what was done{error}")
+    elif outcome == "extracted":
+        code = exits.EXTRACTED
+        output.say(f"{reason}; this is the best answer so far, not a submitted one")
+    else:
+        code = exits.SUBMITTED
+    if options.json:
+        trajectory = prediction.trajectory if options.json == "full" else None
+        output.answer(output.json_text(watch.report(None if outcome == "failed" else outputs, trajectory)))
+    elif outcome != "failed":
+        output.answer(output.outputs_text(outputs))
+    return code
+
+
+class _Watch:
+    """An `rlm_dspy.events.Subscriber` that keeps what ``--json`` reports, for runs that end in an exception too."""
+
+    def __init__(self) -> None:
+        self.started = False
+        self.error: str | None = None
+        self._ended: ev.RunEnded | None = None
+
+    def __call__(self, event: ev.Event, run: Run) -> None:
+        if event.depth == 0 and isinstance(event, ev.RunStarted):
+            self.started = True
+        elif event.depth == 0 and isinstance(event, ev.RunEnded):
+            self._ended = event
+
+    def report(self, outputs: dict[str, Any] | None, trajectory: Any = None) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        ended = self._ended
+        report: dict[str, Any] = {
+            "outputs": outputs,
+            "outcome": ended.outcome if ended else "failed",
+            "limit": ended.limit if ended else None,
+            "error": self.error or (ended.error if ended else None),
+            "usage": ended.usage if ended else {},
+            "seconds": ended.seconds if ended else None,
+        }
+        if trajectory is not None:
+            report["trajectory"] = [
+                {
+                    "turn": turn.number,
+                    **turn,
+                    "error": turn.error,
+                    "seconds": turn.seconds,
+                    "calls": [{"name": name, "seconds": s, "error": error} for name, s, error in turn.calls],
+                }
+                for turn in trajectory
+            ]
+        return report
+
+
+class _Progress:
+    """An `rlm_dspy.events.Subscriber`: the console on a terminal, only what must be known elsewhere."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._quiet = options.quiet
+        self._warned = options.interpreter == "inprocess"
+        self._console: ConsoleSubscriber | None = None
+        if output.progress_wanted(options.quiet):
+            self._console = ConsoleSubscriber(color=False if options.no_color else None, outputs=False)
+
+    def __call__(self, event: ev.Event, run: Run) -> None:
+        if self._console is not None:
+            self._console(event, run)
+        elif isinstance(event, ev.SessionOpened) and event.confined is False and not (self._quiet or self._warned):
+            output.say(f"warning: sandbox: {sandbox_text(event)}")
+
+    def message(self, text: str) -> None:
+        """A message that is shown also where progress is not."""
+        if self._console is None or not self._console.message(text):
+            output.say(text)
+
+    def close(self) -> None:
+        """Leave the terminal as it was found."""
+        if self._console is not None:
+            self._console.close()
+
+
+def _event_file(options: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[ev.Subscriber, ...]:
+    if not options.events:
+        return ()
+    try:
+        file = _EventFile(open(options.events, "w", encoding="ascii"))
+    except OSError as error:
+        raise ConfigurationError(f"--events {options.events}: {error.strerror or error}") from error
+    stack.callback(file.close)
+    return (file,)
+
+
+class _EventFile:
+    """An `rlm_dspy.events.Subscriber` that writes events as JSON lines; a full disk is told once and ends no run."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._failed = False
+
+    def __call__(self, event: ev.Event, run: Run) -> None:
+        if self._failed:
+            return
+        try:
+            self._file.write(json.dumps(output.plain(event.to_dict())) + "\n")
+            self._file.flush()
+        except OSError as error:
+            self._failed = True
+            output.say(f"--events: {error.strerror or error}; no more events are written")
+
+    def close(self) -> None:
+        """Close the file."""
+        # Closing writes what is still buffered, which fails once more where writing did.
+        with contextlib.suppress(OSError):
+            self._file.close()

@@ -1,0 +1,85 @@
+"""Language models from what a command line says."""
+
+from __future__ import annotations
+
+import os
+import runpy
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import dspy
+
+from rlm_dspy.errors import ConfigurationError
+
+MODEL_VARIABLE = "RLM_DSPY_MODEL"
+_SCRIPTED = "scripted:"
+_LOCAL_HOSTS = frozenset({"localhost", "::1", "0.0.0.0", "host.docker.internal"})
+
+
+def models(root: str | None, sub: str | None, api_base: str | None) -> tuple[dspy.BaseLM, dspy.BaseLM | None]:
+    """The root LM, and the sub-LM where it is another one.
+
+    Args:
+        root: The name of the root model; ``RLM_DSPY_MODEL`` if None.
+        sub: The name of the sub-model. A script brings its own.
+        api_base: Base URL of the root's server, and of the sub-model's where both are of the same provider.
+
+    Raises:
+        ConfigurationError: No model is named, or a script cannot be used.
+    """
+    root = root or os.environ.get(MODEL_VARIABLE)
+    if not root:
+        raise ConfigurationError(
+            f"no model: give --model or set {MODEL_VARIABLE}. For example --model openai/NAME with OPENAI_API_KEY set, "
+            "--model anthropic/NAME with ANTHROPIC_API_KEY set, or a local server: "
+            "--model openai/NAME --api-base http://127.0.0.1:8000/v1"
+        )
+    root_lm = _model(root, api_base, ("root",))
+    if sub is None:
+        if root.startswith(_SCRIPTED) and "sub" in _script(root):
+            return root_lm, _model(root, None, ("sub",))
+        return root_lm, None
+    return root_lm, _model(sub, api_base if _provider(sub) == _provider(root) else None, ("sub", "root"))
+
+
+def _model(name: str, api_base: str | None, policies: tuple[str, ...]) -> dspy.BaseLM:
+    if name.startswith(_SCRIPTED):
+        return _scripted(name, policies)
+    options: dict[str, Any] = {}
+    if api_base:
+        options["api_base"] = api_base
+        if _is_local(api_base) and not os.environ.get(f"{_provider(name).upper()}_API_KEY"):
+            # Local servers ask for no key, but the clients refuse to send a request without one.
+            options["api_key"] = "none"
+    return dspy.LM(name, **options)
+
+
+def _provider(name: str) -> str:
+    provider, slash, _ = name.partition("/")
+    return provider if slash else "openai"
+
+
+def _is_local(url: str) -> bool:
+    host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
+    return host in _LOCAL_HOSTS or host.startswith("127.") or host.endswith(".localhost")
+
+
+def _script(name: str) -> dict[str, Any]:
+    path = Path(name.removeprefix(_SCRIPTED))
+    if not path.is_file():
+        raise ConfigurationError(f"--model {name}: there is no file {path}")
+    try:
+        return runpy.run_path(str(path))
+    except Exception as error:
+        raise ConfigurationError(f"--model {name}: the script failed: {type(error).__name__}: {error}") from error
+
+
+def _scripted(name: str, policies: tuple[str, ...]) -> dspy.BaseLM:
+    from rlm_dspy.testing import ScriptedLM
+
+    script = _script(name)
+    for policy in policies:
+        if policy in script:
+            return ScriptedLM(script[policy], model=f"scripted/{policy}")
+    raise ConfigurationError(f"--model {name}: the script defines no {policies[0]}(call)")

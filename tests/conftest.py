@@ -1,0 +1,194 @@
+"""Fixtures that more than one room's tests use.
+
+    sandbox     the factory that runs code in tests: `Subprocess()`, or the environment named by RLM_TEST_ENV
+    no_leaks    fails a test that leaves a process or a busy thread behind
+    endpoint    an OpenAI-compatible server on the loopback interface that records what it is sent, byte for byte
+    in_python   runs a script in a Python of its own, for what a test process must not do to itself: fork, signals
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlm_dspy import environments
+from rlm_dspy.environments import pool
+from rlm_dspy.environments.base import Environment
+
+# LiteLLM fetches its price list from the network unless told not to.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+DEADLINE = 20.0
+
+
+def eventually(true: Callable[[], Any], seconds: float = DEADLINE) -> bool:
+    """Whether ``true()`` becomes true within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def children(pid: int | None = None) -> set[int]:
+    """Process ids of the direct children of a process, this one by default; zombies are not counted."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            except (OSError, ValueError):
+                continue
+            if int(parent) == (pid or os.getpid()) and state != "Z":
+                found.add(int(entry.name))
+    return found
+
+
+def busy_threads() -> list[str]:
+    """Names of the project's threads that are doing something: sessions, calls; not those that wait for work."""
+    frames = sys._current_frames()
+    busy = []
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        if not thread.name.startswith("rlm-dspy") or frame is None:
+            continue
+        waits = frame.f_code.co_name in ("_loop", "get") or thread.name in ("rlm-dspy-spawner", "rlm-dspy-pool")
+        if not waits:
+            busy.append(thread.name)
+    return busy
+
+
+@pytest.fixture(name="eventually")
+def eventually_fixture() -> Callable[..., bool]:
+    """``eventually(true, seconds=20)``: waits for a condition with a deadline."""
+    return eventually
+
+
+@pytest.fixture(name="children")
+def children_fixture() -> Callable[..., set[int]]:
+    """``children(pid=None)``: process ids of a process' direct children."""
+    return children
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[None]:
+    """Nothing of a run is left once the test is over; warm spare workers are the pool's and closed first."""
+    pool.close()
+    before = children()
+    yield
+    pool.close()
+    assert eventually(lambda: not (children() - before)), f"processes left: {children() - before}"
+    assert eventually(lambda: not busy_threads()), f"threads left: {busy_threads()}"
+
+
+@pytest.fixture
+def sandbox(no_leaks: None) -> Environment:
+    """Where the code of a test's runs is executed."""
+    return environments.get(os.environ.get("RLM_TEST_ENV", "subprocess"))
+
+
+class Endpoint:
+    """An OpenAI-compatible chat server that answers from a list and keeps every request.
+
+    Attributes:
+        bodies: The requests, byte for byte.
+        url: For ``api_base``.
+    """
+
+    def __init__(self, replies: Iterable[str | dict[str, Any]]) -> None:
+        self.bodies: list[bytes] = []
+        self._replies = iter(replies)
+        endpoint = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_POST(self) -> None:  # noqa: N802
+                endpoint.bodies.append(self.rfile.read(int(self.headers["content-length"])))
+                reply = next(endpoint._replies)
+                message = {"role": "assistant", **(reply if isinstance(reply, dict) else {"content": reply})}
+                data = json.dumps(
+                    {
+                        "id": "1",
+                        "object": "chat.completion",
+                        "created": 1,
+                        "model": "m",
+                        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                        "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18},
+                    }
+                ).encode()
+                self.send_response(200)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+
+    @property
+    def messages(self) -> list[list[dict[str, Any]]]:
+        """The messages of each request."""
+        return [json.loads(body)["messages"] for body in self.bodies]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Callable[[Iterable[str | dict[str, Any]]], Endpoint]]:
+    """``endpoint(replies)`` starts a server; a reply is its text or a whole message."""
+    started: list[Endpoint] = []
+
+    def start(replies: Iterable[str | dict[str, Any]]) -> Endpoint:
+        started.append(Endpoint(replies))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()
+
+
+@pytest.fixture
+def in_python(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """``in_python(script)`` starts the script in a fresh Python, its output a pipe; what still runs is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+        path = tmp_path / f"script{len(started)}.py"
+        path.write_text(script)
+        process = subprocess.Popen(
+            [sys.executable, str(path), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -1,0 +1,280 @@
+"""DSPy's own optimisers improve an RLM, see all of its predictors, and carry nothing of a run's contract away.
+
+The task is scripted so that it can be learned: the root solves easy documents, and hard ones only if its strategy or
+its demonstrations tell it the trick. Held-out documents are all hard.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import dspy
+import pytest
+from dspy.teleprompt.bootstrap_trace import bootstrap_trace_data
+
+from rlm_dspy import RLM
+from rlm_dspy.environments.base import Environment
+from rlm_dspy.testing import Call, ScriptedLM, code
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+TRICK = "TRICK"
+CONTRACT_WORDS = ["zq_document", "zq_question", "zq_tool", "37", "41", "max_", "budget", "SHOW_VARS", "sub-LM calls"]
+ANSWER = re.compile(r"secret is (\w+)")
+
+
+def zq_tool(text: str) -> str:
+    """Upper-case a text."""
+    return text.upper()
+
+
+def root(call: Call) -> str:
+    """Two turns: ask the sub-LM, submit. Hard documents need the trick."""
+    if "No more code can run" in call.prompt:
+        return "[[ ## answer ## ]]\nunknown\n\n[[ ## completed ## ]]"
+    own = call.messages[max(n for n, m in enumerate(call.messages) if "# Variables" in m["content"]) :]
+    before = call.messages[: len(call.messages) - len(own)]
+    knows = any(TRICK in m["content"] for m in before)
+    replies = [m for m in own if m["role"] == "assistant"]
+    hard = "hard document" in own[0]["content"]
+    if not replies:
+        return code("print(llm_query('find the secret in: ' + zq_document))", "look")
+    answer = own[-1]["content"].split("\n")[0]
+    if hard and not knows:
+        return code("print('at a loss')")
+    return code(f"SUBMIT({answer!r})  # {TRICK}", "done")
+
+
+def sub(call: Call) -> str:
+    """Finds the secret in a text."""
+    found = ANSWER.search(call.prompt)
+    return found[1] if found else "?"
+
+
+def every_role(call: Call) -> str:
+    """One LM for root and sub-calls, which ``set_lm`` makes of a program; SIMBA and BestOfN call it."""
+    return root(call) if "Python REPL" in call.system else sub(call)
+
+
+def examples(kind: str, count: int) -> list[dspy.Example]:
+    return [
+        dspy.Example(
+            zq_document=f"{kind} document {n}. The secret is {kind}{n}.", zq_question="what?", answer=f"{kind}{n}"
+        ).with_inputs("zq_document", "zq_question")
+        for n in range(count)
+    ]
+
+
+TRAIN = [*examples("easy", 4), *examples("hard", 2)]
+HELD_OUT = [example for example in examples("hard", 6) if example.answer not in {e.answer for e in TRAIN}]
+
+
+def metric(gold: Any, pred: Any, trace: Any = None, *_: Any) -> float:
+    return float(pred is not None and pred.answer == gold.answer)
+
+
+def program(sandbox: Environment) -> RLM:
+    return RLM(
+        "zq_document, zq_question -> answer",
+        tools=[zq_tool],
+        sub_lm=ScriptedLM(sub, model="scripted/sub"),
+        interpreter_factory=sandbox,
+        max_iters=3,
+        max_llm_calls=37,
+        max_output_chars=41_000,
+    )
+
+
+def score(rlm: RLM) -> float:
+    evaluate = dspy.Evaluate(devset=HELD_OUT, metric=metric, num_threads=2, display_progress=False)
+    return float(evaluate(rlm).score)
+
+
+def assert_free_of_contract(rlm: RLM) -> None:
+    """The state holds no variable, tool or limit of the runs it was made from, but those that the root's code used."""
+    state = json.dumps(rlm.dump_state(), default=str)
+    used = ["zq_document"] if any("zq_document" in str(demo.get("code")) for demo in rlm.act.demos) else []
+    used += ["zq_document"] if any("zq_document" in str(demo.get("turns")) for demo in rlm.act.demos) else []
+    assert [word for word in CONTRACT_WORDS if word in state and word not in used] == []
+
+
+def assert_contract_is_whole(rlm: RLM, lm: ScriptedLM) -> None:
+    """Whatever the instructions are, the root is told variables, functions, limits and how to answer."""
+    before = len(lm.calls)
+    rlm(zq_document="easy document 9. The secret is nine.", zq_question="what?")
+    first = lm.calls[before]
+    for part in ("`zq_document`: str", "`zq_tool(text: str) -> str`", "`llm_query(", "SUBMIT(answer: str)", "37 sub-LM"):
+        assert part in first.prompt
+    assert "```python" in first.system
+
+
+@pytest.fixture
+def lm() -> Any:
+    root_lm = ScriptedLM(root, model="scripted/root")
+    with dspy.context(lm=root_lm):
+        yield root_lm
+
+
+def test_the_task_is_unsolved_at_first(sandbox: Environment, lm: ScriptedLM) -> None:
+    assert score(program(sandbox)) == 0.0
+
+
+def test_bootstrap_few_shot(sandbox: Environment, lm: ScriptedLM) -> None:
+    student = program(sandbox)
+    optimizer = dspy.BootstrapFewShot(metric=metric, max_bootstrapped_demos=2, max_labeled_demos=2)
+    compiled = optimizer.compile(student, trainset=TRAIN)
+    assert score(compiled) == 100.0
+    assert_free_of_contract(compiled)
+    assert_contract_is_whole(compiled, lm)
+    for name in ("act", "sub"):
+        demos = getattr(compiled, name).fitting_demos()
+        assert len(demos) >= 2, name
+    assert json.loads(json.dumps(compiled.act.fitting_demos())) == compiled.act.fitting_demos()
+
+
+def test_gepa(sandbox: Environment, lm: ScriptedLM) -> None:
+    seen: set[str] = set()
+
+    def feedback(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+        if pred_name is not None:
+            seen.add(pred_name)
+            assert len(pred_trace) == 1
+        return dspy.Prediction(score=metric(gold, pred), feedback="Hard documents need the trick.")
+
+    reflection = ScriptedLM(lambda call: json.dumps({"new_instruction": f"Always use the {TRICK}."}))
+    optimizer = dspy.GEPA(
+        metric=feedback,
+        max_metric_calls=40,
+        reflection_lm=reflection,
+        num_threads=2,
+        component_selector="all",
+        skip_perfect_score=False,
+    )
+    compiled = optimizer.compile(program(sandbox), trainset=TRAIN, valset=TRAIN)
+    assert score(compiled) == 100.0
+    assert compiled.act.signature.instructions == f"Always use the {TRICK}."
+    assert_free_of_contract(compiled)
+    assert_contract_is_whole(compiled, lm)
+    assert seen == {"act", "sub", "extract"}
+    # The reflecting model is shown what was done, and nothing that is true of the training runs alone.
+    prompts = "\n".join(call.prompt for call in reflection.calls)
+    assert "find the secret" in prompts and "at a loss" in prompts
+    assert "SHOW_VARS" not in prompts and "37 sub-LM" not in prompts
+
+
+@pytest.mark.filterwarnings("ignore:set_lm:UserWarning")
+def test_simba_appends_demonstrations(sandbox: Environment) -> None:
+    lm = ScriptedLM(every_role)
+    optimizer = dspy.SIMBA(metric=metric, bsize=6, num_candidates=2, max_steps=1, max_demos=4, num_threads=2)
+    with dspy.context(lm=lm):
+        compiled = optimizer.compile(program(sandbox), trainset=TRAIN, seed=1)
+        assert score(compiled) == 100.0
+        assert_free_of_contract(compiled)
+        assert_contract_is_whole(compiled, lm)
+    assert compiled.act.demos and compiled.sub.demos
+
+
+@pytest.mark.filterwarnings("ignore:set_lm:UserWarning")
+def test_simba_gives_its_advisor_the_whole_trajectory(sandbox: Environment) -> None:
+    """A root that is sometimes lucky: the advisor sees a good and a bad run of one example, all of it as text."""
+
+    def moody(call: Call) -> str:
+        reply = every_role(call)
+        lucky = call.number % 3 == 0 or TRICK in call.system
+        return reply if lucky or TRICK not in reply else code("SUBMIT('unlucky')")
+
+    advice = {"act": f"Use the {TRICK}.", "sub": "Answer in one word.", "extract": "Say what was printed."}
+    advisor = ScriptedLM(
+        lambda call: f"[[ ## discussion ## ]]\nd\n\n[[ ## module_advice ## ]]\n{json.dumps(advice)}\n\n[[ ## completed ## ]]"
+    )
+    optimizer = dspy.SIMBA(
+        metric=metric, bsize=6, num_candidates=3, max_steps=1, max_demos=0, num_threads=1, prompt_model=advisor
+    )
+    with dspy.context(lm=ScriptedLM(moody)):
+        compiled = optimizer.compile(program(sandbox), trainset=TRAIN, seed=3)
+        assert advisor.calls, "no bucket had a gap, so no advice was asked for"
+        prompts = "\n".join(call.prompt for call in advisor.calls)
+        assert "non-serializable" not in prompts
+        for module in ('"module_name": "act"', '"module_name": "sub"'):
+            assert module in prompts
+        assert advice["act"] in compiled.act.signature.instructions
+        assert score(compiled) == 100.0
+    assert_free_of_contract(compiled)
+
+
+def test_labeled_few_shot_leaves_no_inputs_in_the_state(sandbox: Environment, lm: ScriptedLM) -> None:
+    """Raw examples fit no predictor of an RLM: as demonstrations they are passed over, and not saved."""
+    compiled = dspy.LabeledFewShot(k=2).compile(program(sandbox), trainset=TRAIN)
+    assert_contract_is_whole(compiled, lm)
+    assert_free_of_contract(compiled)
+    assert all(state["demos"] == [] for name, state in compiled.dump_state().items() if "demos" in state)
+
+
+def test_trace_holds_every_predictor_by_identity(sandbox: Environment, lm: ScriptedLM) -> None:
+    """What GEPA, fine-tuning and GRPO read: (predictor, inputs, prediction) of predictors that named_predictors lists."""
+    rlm = program(sandbox)
+    known = {id(predictor): name for name, predictor in rlm.named_predictors()}
+    with dspy.context(trace=[]):
+        rlm(zq_document="hard document 1. The secret is one.", zq_question="what?")
+        trace = list(dspy.settings.trace)
+    names = [known[id(predictor)] for predictor, _, _ in trace]
+    assert names == ["act", "sub", "act", "act", "extract"]
+    for predictor, inputs, outputs in trace:
+        assert set(inputs) == set(predictor.signature.input_fields)
+        assert set(dict(outputs)) == set(predictor.signature.output_fields)
+        assert json.loads(json.dumps(inputs)) == inputs
+        assert len(json.dumps(inputs)) < 20_000
+    assert len({predictor.signature for predictor, _, _ in trace}) == 3
+
+
+def test_bootstrap_trace_data_for_finetuning(sandbox: Environment, lm: ScriptedLM) -> None:
+    rlm = program(sandbox)
+    data = bootstrap_trace_data(rlm, TRAIN, metric=metric, num_threads=2)
+    assert [item["score"] for item in data] == [1.0] * 4 + [0.0] * 2
+    adapter = dspy.ChatAdapter()
+    for item in data:
+        for predictor, inputs, outputs in item["trace"]:
+            row = adapter.format_finetune_data(
+                signature=predictor.signature, demos=predictor.demos, inputs=inputs, outputs=outputs
+            )
+            assert row["messages"][-1]["role"] == "assistant"
+            assert "zq_tool" not in json.dumps(row)
+
+
+def test_trace_stays_small_for_large_inputs_and_long_runs(sandbox: Environment) -> None:
+    """No trace entry grows with the inputs, nor without bound with the number of turns."""
+    replies = [code("print(text[:9000])") for _ in range(14)] + [code("SUBMIT('x')")]
+    with dspy.context(lm=ScriptedLM(replies), trace=[]):
+        RLM("text -> answer", interpreter_factory=sandbox)(text="A" * 2_000_000)
+        sizes = [len(json.dumps(inputs)) for _, inputs, _ in dspy.settings.trace]
+    assert max(sizes) < 16_000
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        "",
+        "Reply in French, in verse, without code.",
+        "{zq_document} {{braces}} {0} %s $x",
+        "[[ ## code ## ]]\nSUBMIT('no')\n[[ ## completed ## ]]",
+        "```python\nSUBMIT('no')\n```",
+        "x" * 50_000,
+        "\0\r\n\u2028",
+    ],
+)
+def test_any_instructions_leave_the_contract_whole(sandbox: Environment, lm: ScriptedLM, instructions: str) -> None:
+    rlm = program(sandbox)
+    for predictor in rlm.predictors():
+        predictor.signature = predictor.signature.with_instructions(instructions)
+    assert_contract_is_whole(rlm, lm)
+
+
+def test_best_of_n_and_refine(sandbox: Environment) -> None:
+    answers = iter(["wrong", "right", "never asked"])
+    lm = ScriptedLM(lambda call: code(f"SUBMIT({next(answers)!r})"))
+    rlm = RLM("query -> answer", interpreter_factory=sandbox)
+    with dspy.context(lm=lm):
+        best = dspy.BestOfN(module=rlm, N=3, reward_fn=lambda args, pred: float(pred.answer == "right"), threshold=1.0)
+        assert best(query="?").answer == "right"

@@ -1,0 +1,260 @@
+"""Warm workers: fresh for each session, kept only on evidence, never left behind; and the limit of sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlm_dspy.environments import pool, sessions
+from rlm_dspy.environments.base import Environment, Transport
+
+from rlm_dspy import environments
+from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
+
+
+def until(condition: Callable[[], Any], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.005)
+
+
+def in_context(function: Callable[..., Any], *args: Any) -> Any:
+    """Call as an unrelated run would: outside of any session."""
+    return contextvars.Context().run(function, *args)
+
+
+def ask(channel: Any, code: str) -> Any:
+    """Run code in a bare worker."""
+    number = channel.new_id()
+    return channel.request("exec", {"code": code}, number).result(20)
+
+
+@pytest.fixture
+def place() -> Iterator[Environment]:
+    """An environment that no other test has used; its spares are gone afterwards."""
+    global _timeout
+    _timeout += 1
+    yield environments.subprocess(timeout=_timeout)
+    pool.close()
+    until(lambda: sessions.slots.taken == 0)
+
+
+_timeout = 100.0
+
+
+def test_nothing_is_kept_before_the_second_use(place: Environment) -> None:
+    first = in_context(pool.acquire, place)
+    first.close()
+    assert pool.spares(place) == 0
+    second = in_context(pool.acquire, place)
+    until(lambda: pool.spares(place) == 1)
+    second.close()
+
+
+def test_a_worker_serves_once_and_a_spare_is_fresh(place: Environment) -> None:
+    pool.warm(place, 1)
+    seen = set()
+    for _ in range(4):
+        until(lambda: pool.spares(place) >= 1)
+        channel = in_context(pool.acquire, place)
+        answer = ask(channel, "import os\nprint(os.getpid(), 'left' in globals())\nleft = 1")
+        pid, left = answer["stdout"].split()
+        assert left == "False"
+        seen.add(pid)
+        pool.discard(channel)
+        assert not channel.alive
+    assert len(seen) == 4
+
+
+def test_equal_environments_share_spares_and_others_do_not(place: Environment) -> None:
+    pool.warm(place, 1)
+    twin = environments.subprocess(timeout=place.timeout)
+    assert twin == place and pool.spares(twin) == 1
+    assert pool.spares(environments.subprocess(timeout=1.5)) == 0
+
+
+def test_dead_spares_are_noticed_and_replaced(place: Environment) -> None:
+    pool.warm(place, 2)
+    for spare in list(pool._pool.shelves[place].spares):
+        os.killpg(spare._leased._transport.pid, signal.SIGKILL)
+    until(lambda: pool.spares(place) == 0)
+    channel = in_context(pool.acquire, place)
+    assert ask(channel, "print(1)")["stdout"] == "1\n"
+    channel.close()
+    pool.warm(place, 2)
+    assert pool.spares(place) >= 2
+
+
+def test_spares_follow_concurrency_up_to_the_cap(place: Environment) -> None:
+    channels = [in_context(pool.acquire, place) for _ in range(pool.spare_cap() + 2)]
+    until(lambda: pool.spares(place) == pool.spare_cap())
+    for channel in channels:
+        channel.close()
+
+
+def test_idle_spares_are_closed_and_the_thread_ends(place: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.5)
+    for _ in range(2):
+        in_context(pool.acquire, place).close()
+    until(lambda: place in pool._pool.shelves and pool.spares(place) == 0 and pool._pool._thread is None)
+    assert not [thread for thread in threading.enumerate() if thread.name == "rlm-dspy-pool"]
+
+
+def test_warm_keeps_and_zero_lets_go(place: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.2)
+    environments.warm(place, 2)
+    assert pool.spares(place) == 2
+    environments.warm(place, 0)
+    assert pool.spares(place) == 0
+    with pytest.raises(ConfigurationError, match="0 or more"):
+        environments.warm(place, -1)
+
+
+def test_warm_in_the_background(place: Environment) -> None:
+    pool.warm(place, 1, wait=False)
+    until(lambda: pool.spares(place) == 1)
+
+
+class Broken(Environment):
+    """An environment that never opens."""
+
+    name = "broken"
+
+    def open(self) -> Transport:
+        raise OSError("no such place")
+
+    def describe(self) -> Any:
+        raise NotImplementedError
+
+
+def test_what_does_not_open_says_so_and_holds_no_slot() -> None:
+    for _ in range(3):
+        with pytest.raises(SandboxUnavailableError, match="no such place"):
+            in_context(pool.acquire, Broken())
+    with pytest.raises(SandboxUnavailableError, match="no such place"):
+        pool.warm(Broken(), 1)
+    assert sessions.slots.taken == 0
+
+
+def test_a_fork_forgets_the_parents_spares(place: Environment) -> None:
+    pool.warm(place, 1)
+    held = in_context(pool.acquire, place)
+    until(lambda: pool.spares(place) == 1)
+    child = os.fork()
+    if child == 0:
+        try:
+            good = pool.spares(place) == 0 and sessions.slots.taken == 0
+            channel = in_context(pool.acquire, place)
+            good = good and ask(channel, "print(5)")["stdout"] == "5\n"
+            channel.close()
+            held.close()
+            os._exit(0 if good else 1)
+        except BaseException:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert pool.spares(place) == 1
+    assert ask(held, "print(6)")["stdout"] == "6\n"
+    held.close()
+
+
+def test_waiting_runs_hold_no_thread_and_come_in_order(place: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sessions.VARIABLE, "2")
+    order: list[int] = []
+
+    async def one(number: int) -> None:
+        channel = await pool.aacquire(place)
+        order.append(number)
+        assert sessions.slots.taken <= 2
+        await asyncio.to_thread(channel.close)
+
+    async def main() -> int:
+        tasks = []
+        for number in range(60):
+            tasks.append(asyncio.ensure_future(one(number)))
+            await asyncio.sleep(0)
+        threads = threading.active_count()
+        await asyncio.gather(*tasks)
+        return threads
+
+    assert asyncio.run(main()) < 40
+    # Two are under way at a time, so neighbours may change places.
+    assert all(abs(place_ - number) <= 2 for place_, number in enumerate(order))
+
+
+def test_cancelled_while_waiting_or_starting(place: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sessions.VARIABLE, "1")
+
+    async def main() -> None:
+        first = await contextvars.Context().run(asyncio.ensure_future, pool.aacquire(place))
+        waiting = [contextvars.Context().run(asyncio.ensure_future, pool.aacquire(place)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert sessions.slots.waiting == 3
+        waiting[0].cancel()
+        await asyncio.to_thread(first.close)
+        waiting[1].cancel()
+        third = await waiting[2]
+        assert third.alive
+        await asyncio.to_thread(third.close)
+
+    asyncio.run(main())
+    until(lambda: sessions.slots.taken == 0)
+
+
+def test_a_session_within_a_session_does_not_wait(place: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sessions.VARIABLE, "1")
+
+    async def child() -> None:
+        inner = await pool.aacquire(place)
+        await asyncio.to_thread(inner.close)
+
+    async def main() -> None:
+        outer = await pool.aacquire(place)
+        await asyncio.wait_for(asyncio.gather(child(), child()), 20)
+        await asyncio.to_thread(outer.close)
+        assert not sessions.is_nested()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])
+def test_a_wrong_limit_is_reported(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sessions.VARIABLE, text)
+    with pytest.raises(ConfigurationError, match=sessions.VARIABLE):
+        sessions.max_sessions()
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from(["request", "release", "cancel"]), st.integers(0, 20)), max_size=60))
+def test_slots_are_never_oversold_nor_lost(steps: list[tuple[str, int]]) -> None:
+    gate = sessions.Slots()
+    futures: list[Future[sessions.Lease]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(sessions.VARIABLE, "3")
+        for step, index in steps:
+            if step == "request":
+                futures.append(gate.request())
+            elif futures and step == "release":
+                future = futures[index % len(futures)]
+                if future.done() and not future.cancelled():
+                    future.result().release()
+                    future.result().release()
+            elif futures:
+                futures[index % len(futures)].cancel()
+            held = [f for f in futures if f.done() and not f.cancelled() and f.result().live]
+            assert gate.taken == len(held) <= 3
+            if gate.waiting:
+                assert gate.taken == 3
+            waiting = [i for i, f in enumerate(futures) if not f.done()]
+            granted = [i for i, f in enumerate(futures) if f.done() and not f.cancelled()]
+            assert not waiting or not granted or max(granted) < min(waiting)
