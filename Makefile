@@ -56,7 +56,7 @@ test-all: $(VENV)/.installed-dev
 check: lint types test
 
 lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES) notebooks
 
 # Type checkers follow no import hooks, and an editable install of a package whose parts lie in several folders is one.
 # They are shown the package as it will be installed: links to the sources.
@@ -64,23 +64,28 @@ types: $(VENV)/.installed-dev
 	@rm -rf $(TYPES) && mkdir -p $(TYPES)/rlm_dspy
 	@for path in rlm_dspy/*; do ln -s "../../../$$path" $(TYPES)/rlm_dspy/; done; rm -f $(TYPES)/rlm_dspy/__pycache__
 	@for room in $(ROOMS); do ln -s "../../../$$room" $(TYPES)/rlm_dspy/$$room; done
-	cd $(TYPES) && "$(abspath $(BIN))/python" -m mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
+	@ln -s ../../benchmarks $(TYPES)/benchmarks
+	cd $(TYPES) && "$(abspath $(BIN))/python" -m mypy --config-file ../../pyproject.toml \
+		--cache-dir ../../.mypy_cache -p rlm_dspy -p benchmarks
 
 bench: $(VENV)/.installed
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
 clean:
 	rm -rf $(VENV) .venv-bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+	find $(SOURCES) notebooks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	@python=$$($(FIND_PYTHON)) || exit 1; echo "creating $(VENV) with $$python"; "$$python" -m venv $(VENV)
+	@python=$$($(FIND_PYTHON)) || exit 1; echo "creating $(VENV) with $$python"; \
+	"$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # The stamps are newer than pyproject.toml as long as nothing that is installed has changed.
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@echo "installing the project into $(VENV), about a minute"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@echo "installing the project and its development tools into $(VENV), about a minute"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $(VENV)/.installed $@

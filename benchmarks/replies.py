@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 _ITERATION = re.compile(r"\[\[ ## iteration ## \]\]\s*(\d+)/")
+_SHOW = "print(len(replies), set(replies))"
 
 
 def reply(model: str, messages: list[dict[str, Any]]) -> tuple[str, float]:
@@ -24,11 +25,9 @@ def reply(model: str, messages: list[dict[str, Any]]) -> tuple[str, float]:
     if turn >= int(turns):
         source = 'answer["content"] = "ok"\nanswer["ready"] = True' if dialect == "rlms" else 'SUBMIT(answer="ok")'
     elif turn == 1 and kind == "serial":
-        source = f'replies = [llm_query(f"Question {{i}}") for i in range({count})]\nprint(len(replies), set(replies))'
+        source = f'replies = [llm_query(f"Question {{i}}") for i in range({count})]\n{_SHOW}'
     elif turn == 1 and kind == "batch":
-        source = (
-            f'replies = llm_query_batched([f"Question {{i}}" for i in range({count})])\nprint(len(replies), set(replies))'
-        )
+        source = f'replies = llm_query_batched([f"Question {{i}}" for i in range({count})])\n{_SHOW}'
     else:
         source = f'x{turn} = len(context)\nprint("turn {turn}", x{turn}, context[:60])'
     return _dress(dialect, f"I take step {turn}.", source), seconds

@@ -62,11 +62,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     sandbox = "no bwrap" if facts.sandbox is None else f"bwrap python -I: {facts.sandbox * 1000:.0f} ms"
     lines.append(f"Starts: {sandbox}; python -I: {machine.python_start() * 1000:.0f} ms.")
-    text = "\n".join(
-        [*lines, "", "Least (median) of the repeats, one process an engine:", "", table.markdown(table.rows(results, facts))]
-        + ([""] if reasons else [])
-        + [f"- {reason}" for reason in reasons]
-    )
+    lines += ["", "Least (median) of the repeats, one process an engine:", ""]
+    lines.append(table.markdown(table.rows(results, facts)))
+    if reasons:
+        lines += ["", *(f"- {reason}" for reason in reasons)]
+    text = "\n".join(lines)
     print(text, flush=True)
     if options.write:
         (ROOT / "benchmarks" / "RESULTS.md").write_text(f"# Results\n\nMade by `make bench ARGS=--write`.\n\n{text}\n")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import urllib.request
@@ -32,7 +31,7 @@ class Prefixes:
         last = self._last.get(model)
         if last is not None:
             same, whole = self._seen.setdefault(model, [0, 0])
-            self._seen[model] = [same + len(os.path.commonprefix([last, prompt])), whole + len(last)]
+            self._seen[model] = [same + _common(last, prompt), whole + len(last)]
         self._last[model] = prompt
         self._messages[model] = len(messages)
 
@@ -42,6 +41,14 @@ class Prefixes:
             model: {"reused": same / whole, "messages": self._messages[model]}
             for model, (same, whole) in self._seen.items()
         }
+
+
+def _common(first: str, second: str) -> int:
+    """Characters that both begin with."""
+    for at, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return at
+    return min(len(first), len(second))
 
 
 async def _serve() -> None:

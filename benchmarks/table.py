@@ -54,7 +54,8 @@ def markdown(lines: list[tuple[str, ...]]) -> str:
     """The table as Markdown, columns aligned."""
     every = [HEAD, *lines]
     widths = [max(len(line[column]) for line in every) for column in range(len(HEAD))]
-    shown = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in every]
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in every]
+    shown = [f"| {' | '.join(cells)} |" for cells in padded]
     shown.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(shown)
 

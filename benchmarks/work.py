@@ -90,5 +90,6 @@ def by_name(name: str) -> Work:
 
 def context(characters: int) -> str:
     """A text of that many characters: lines that differ, as a log's do."""
-    block = "".join(f"{number:07d} request {number * 7919 % 100_003} took {number % 977} ms\n" for number in range(2_000))
+    lines = (f"{number:07d} request {number * 7919 % 100_003} took {number % 977} ms\n" for number in range(2_000))
+    block = "".join(lines)
     return (block * (characters // len(block) + 1))[:characters]

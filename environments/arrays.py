@@ -327,6 +327,8 @@ def _load_stamp(decoder: Any, node: dict[str, Any], depth: int) -> Any:
 def _load_delta(decoder: Any, node: dict[str, Any], depth: int) -> Any:
     pandas = _module("pandas")
     nanoseconds = decoder.value(node["v"], depth)
+    if type(nanoseconds) is not int:
+        raise ProtocolError("a malformed duration")
     if pandas is None:
         import datetime
 

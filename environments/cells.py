@@ -306,6 +306,16 @@ class Cells:
                     pass
             raise
 
+    def wake(self) -> None:
+        """Wake a cell that awaits, so that an interrupt which strikes between bytecodes reaches it; from any thread."""
+        loop = self._loop
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(lambda: None)
+            except RuntimeError:
+                # Code has closed the loop; nothing waits in it.
+                pass
+
     def _repr(self, value: Any) -> str | None:
         try:
             return repr(value)

@@ -36,6 +36,7 @@ MAX_RANGE = 10_000_000
 _SMALL_INT = 1 << 62
 _TREE_MIN = 256 * 1024
 _DECODE_PIECE = 1 << 20
+_ATOMS = frozenset((str, int, float, bool, type(None)))
 _TOO_LARGE = (
     "the value is larger than %d MB, the most that may leave the sandbox at once (max_value); "
     "pass a part of it or a summary"
@@ -126,7 +127,11 @@ class Encoder:
         depth += 1
         tree = self.tree
         if kind is list:
-            return [tree(item, depth) for item in value]
+            # Plain text, the most common item, without a call: there may be a million.
+            return [
+                item if type(item) is str and len(item) < BLOB_MIN and item.isascii() else tree(item, depth)
+                for item in value
+            ]
         if kind is dict:
             return self._dict(value, depth)
         if kind is tuple or kind is set or kind is frozenset:
@@ -146,7 +151,10 @@ class Encoder:
             for key, item in value.items():
                 if type(key) is not str or not (key.isascii() and len(key) < BLOB_MIN):
                     break
-                out[key] = tree(item, depth)
+                if type(item) is str and len(item) < BLOB_MIN and item.isascii():
+                    out[key] = item
+                else:
+                    out[key] = tree(item, depth)
             else:
                 return out
         return {"$": "dict", "v": [[tree(key, depth), tree(item, depth)] for key, item in value.items()]}
@@ -338,10 +346,10 @@ class Decoder:
         depth += 1
         value = self.value
         if kind is list:
-            return [value(item, depth) for item in tree]
+            return [item if type(item) in _ATOMS else value(item, depth) for item in tree]
         tag = tree.get("$")
         if tag is None:
-            return {key: value(item, depth) for key, item in tree.items()}
+            return {key: item if type(item) in _ATOMS else value(item, depth) for key, item in tree.items()}
         decode = _DECODERS.get(tag) or arrays.DECODERS.get(tag)
         if decode is None:
             raise ProtocolError("an unknown kind of value")
@@ -419,23 +427,11 @@ def _load_clock(name: str) -> Any:
     return load
 
 
-def _load_date(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
-    import datetime
-
-    return datetime.date.fromisoformat(node["v"])
-
-
 def _load_delta(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
     import datetime
 
     days, seconds, microseconds = node["v"]
     return datetime.timedelta(days, seconds, microseconds)
-
-
-def _load_decimal(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
-    import decimal
-
-    return decimal.Decimal(node["v"])
 
 
 def _load_fraction(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
@@ -445,12 +441,6 @@ def _load_fraction(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
     if len(numerator) + len(denominator) > 100_000:
         raise ProtocolError("a fraction too long")
     return fractions.Fraction(int(numerator, 16), int(denominator, 16))
-
-
-def _load_uuid(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
-    import uuid
-
-    return uuid.UUID(hex=node["v"])
 
 
 def _load_path(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
@@ -498,10 +488,10 @@ _DECODERS: dict[Any, Any] = {
     "rec": _load_record,
     "datetime": _load_clock("datetime"),
     "time": _load_clock("time"),
-    "date": _load_date,
+    "date": lambda d, n, depth: __import__("datetime").date.fromisoformat(n["v"]),
     "timedelta": _load_delta,
-    "decimal": _load_decimal,
+    "decimal": lambda d, n, depth: __import__("decimal").Decimal(n["v"]),
     "fraction": _load_fraction,
-    "uuid": _load_uuid,
+    "uuid": lambda d, n, depth: __import__("uuid").UUID(hex=n["v"]),
     "path": _load_path,
 }

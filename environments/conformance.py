@@ -8,9 +8,10 @@
 
     print(conformance.run(my_environment))       # or all at once
 
-A check fails by raising ``AssertionError``. Checks carry ``tags``: what a backend must have for the check to make sense
-(``process``: code has a process of its own; ``interrupt``: cells can be interrupted; ``values``: any value crosses
-exactly; ``output``: output of C code and child processes is captured). A backend without one skips it by name.
+A check fails by raising ``AssertionError``. Checks carry ``tags``: what a backend must have for the check to make
+sense (``process``: code has a process of its own; ``interrupt``: cells can be interrupted; ``kill``: what resists an
+interrupt can be killed; ``values``: any value crosses exactly; ``output``: output of C code and child processes is
+captured). A backend without one skips it by name.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ async def sleeps_are_interrupted(session: Any) -> None:
         assert result.error is not None and result.error.kind == "timeout" and not result.lost, result
 
 
-@check("interrupt")
+@check("interrupt", "kill")
 async def code_that_resists_is_replaced(session: Any) -> None:
     """Code that swallows the interrupt loses its session; the result names what is gone; the session works on."""
     await session.set({"given": 1})

@@ -161,6 +161,25 @@ async def syntax_errors(session: Any) -> None:
     assert result.error is not None and result.error.kind == "runtime"
 
 
+@check("values")
+async def strange_sources_are_errors(session: Any) -> None:
+    """Source text with lone surrogates, NUL, endless brackets, other line ends: an error at most."""
+    for code in (
+        "x = '\ud800'",
+        "x = 1\0",
+        "(" * 5000,
+        "-" * 100_000 + "1",
+        "\x0c\r\n",
+        "\t x",
+        "x" * 1_000_000,
+        "\ufeffx = 1",
+    ):
+        result = await session.run(code)
+        assert result.error is None or result.error.kind in ("syntax", "runtime"), result
+        assert not result.lost, result.error
+    await prints(session, "y = 1\r\nprint(y)\r\n", "1\n")
+
+
 @check()
 async def exits_are_errors(session: Any) -> None:
     """``sys.exit``, ``exit()``, KeyboardInterrupt, GeneratorExit, endless recursion: errors of the cell, no more."""

@@ -125,6 +125,43 @@ def _cross(value: Any) -> Any:
     return Decoder(blobs, records=False).load(tree)
 
 
+class _Interrupt:
+    """The interrupt of one cell: strikes its thread at most once, and never after the cell has ended."""
+
+    def __init__(self) -> None:
+        self.fired = False
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+
+    def arm(self) -> None:
+        """Aim at the calling thread."""
+        with self._lock:
+            self._thread = threading.get_ident()
+
+    def fire(self) -> None:
+        """Strike, if armed and not yet fired."""
+        with self._lock:
+            if self._thread is not None and not self.fired:
+                self.fired = True
+                _raise_in(self._thread, ctypes.py_object(KeyboardInterrupt))
+
+    def disarm(self) -> None:
+        """In the thread: from now on nothing strikes. An interrupt that is on its way strikes in here, and is eaten."""
+        while True:
+            try:
+                with self._lock:
+                    self._thread = None
+                    _raise_in(threading.get_ident(), None)
+                return
+            except KeyboardInterrupt:
+                continue
+
+
+def _raise_in(thread: int, exception: Any) -> None:
+    """Have ``exception`` raised in a thread at its next bytecode; None takes back one that has not struck yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), exception)
+
+
 class InProcessInterpreter(DSPyFace):
     """A session of `InProcess`: both a `base.Session` and a DSPy ``CodeInterpreter``."""
 
@@ -145,9 +182,7 @@ class InProcessInterpreter(DSPyFace):
         self._submission: Submission | None = None
         self._ended = False
         self._running = False
-        self._lock = threading.Lock()
-        self._thread: int | None = None
-        self._was_interrupted = False
+        self._current = _Interrupt()
 
     # ------------------------------------------------------------------------------------------------- session
 
@@ -225,13 +260,13 @@ class InProcessInterpreter(DSPyFace):
         functions = dict(functions or {})
         host = self._host = HostTasks(functions, _reply, _reply_error)
         self._submission = None
-        self._was_interrupted = False
+        self._current = current = _Interrupt()
         own = {name: self._host_function(name, f, (docs or {}).get(name)) for name, f in functions.items()}
         for note in self._cells.heal():
             self._output.write(note + "\n")
         self._cells.protect({"SUBMIT": self._submit, "SHOW_VARS": self._show_variables(self._cells), **own})
         start = time.perf_counter()
-        answer = threads.submit(self._run_cell, self._cells, code, wants_value)
+        answer = threads.submit(self._run_cell, self._cells, code, wants_value, current)
         try:
             if not await self._watch(answer, host, limit):
                 self.interrupt()
@@ -251,7 +286,7 @@ class InProcessInterpreter(DSPyFace):
     def _result(self, done: dict[str, Any], limit: float | None, seconds: float, waited: float) -> CellResult:
         error = done["error"]
         cap = self._output.cap
-        if error is not None and self._was_interrupted:
+        if error is not None and self._current.fired:
             error["kind"] = "timeout"
             if limit is not None and seconds >= limit:
                 error["message"] = f"interrupted: the cell computed for more than {limit:g} seconds"
@@ -297,34 +332,37 @@ class InProcessInterpreter(DSPyFace):
 
     # ------------------------------------------------------------------------------------------------- in the thread
 
-    def _run_cell(self, cells: _cells.Cells, code: str, wants_value: bool) -> dict[str, Any]:
+    def _run_cell(self, cells: _cells.Cells, code: str, wants_value: bool, current: _Interrupt) -> dict[str, Any]:
         for switch in _switches:
             switch.enter()
         token = _stream.set(self._stream)
         try:
             try:
-                self._thread = threading.get_ident()
-                return cells.run(code, wants_value)
+                current.arm()
+                result = cells.run(code, wants_value)
             finally:
-                with self._lock:
-                    self._thread = None
-                    # An interrupt that was asked for and has not struck yet must not strike this thread's next work.
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
+                current.disarm()
         except KeyboardInterrupt as error:
-            return {"error": cells.describe(error), "value": None}
+            # It struck between the code's own end and the line above; it strikes once, so not in here.
+            result = {"error": cells.describe(error), "value": None}
         finally:
             _stream.reset(token)
             for switch in _switches:
                 switch.leave()
+        if "object" in result:
+            try:
+                result["object"] = _cross(result["object"])
+            except (TypeError, ValueError):
+                # It does not cross; its repr does.
+                del result["object"]
+        return result
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in the cell that runs, if any, at its next bytecode."""
-        with self._lock:
-            if self._thread is not None:
-                self._was_interrupted = True
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(self._thread), ctypes.py_object(KeyboardInterrupt)
-                )
+        """Raise KeyboardInterrupt in the cell that runs, if any, at its next bytecode; once for each cell."""
+        self._current.fire()
+        cells = self._cells
+        if cells is not None:
+            cells.wake()
 
     def _submit(self, *args: Any, **kwargs: Any) -> None:
         """Hand over the final answer and end the cell."""

@@ -110,9 +110,15 @@ def _limit_first_process(info: int, options: Options) -> None:
     """
     import resource
 
-    pid = json.loads(os.read(info, 1 << 16))["child-pid"]
-    for name, value in _limits(options, options.processes if counts_user_namespace() else None).items():
-        resource.prlimit(pid, getattr(resource, f"RLIMIT_{name}"), (value, value))
+    try:
+        pid = json.loads(os.read(info, 1 << 16))["child-pid"]
+        for name, value in _limits(options, options.processes if counts_user_namespace() else None).items():
+            kind = getattr(resource, f"RLIMIT_{name}")
+            hard = resource.prlimit(pid, kind)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.prlimit(pid, kind, (value, value))
+    except (OSError, ValueError, KeyError) as error:
+        raise SandboxUnavailableError(f"cannot limit the sandbox's first process: {error}") from error
 
 
 def environ(layout: Layout, home: str) -> dict[str, str]:
@@ -170,7 +176,7 @@ def _bubblewrap(options: Options, layout: Layout, report: int, info: int) -> Tra
             info_fd=None if root else info,
             python=[layout.executable, *layout.flags, "-c", text + BOOTSTRAP],
         )
-        return spawn(argv, env={}, pass_fds=(filter_fd, report, info))
+        return spawn(argv, env={}, pass_fds=(filter_fd, report) if root else (filter_fd, report, info))
     finally:
         os.close(filter_fd)
 

@@ -70,6 +70,10 @@ def python_layout(packages: bool, readable: tuple[str, ...]) -> Layout:
     paths = sysconfig.get_paths()
     wanted += [paths["stdlib"], paths["platstdlib"], os.path.dirname(os.__file__), real]
     wanted += [store for store in _STORES if real.startswith(store)]
+    # A copied or relocated Python may load its library from where it was built.
+    library = [sysconfig.get_config_var(name) for name in ("LIBDIR", "INSTSONAME")]
+    if all(library):
+        wanted.append(os.path.join(*library))
     names: list[str] = []
     added: list[str] = []
     if packages:
@@ -78,14 +82,18 @@ def python_layout(packages: bool, readable: tuple[str, ...]) -> Layout:
         if site.ENABLE_USER_SITE:
             # ``-I`` leaves the user's own site-packages out.
             added += [folder for folder in folders if folder == site.getusersitepackages()]
-        for folder in _editable_folders(folders):
-            names.append(folder)
-            wanted += _importable(folder)
+        for folder in _linked_folders(folders):
+            if os.path.basename(folder) in ("site-packages", "dist-packages"):
+                wanted.append(folder)
+            else:
+                names.append(folder)
+                wanted += _importable(folder)
         wanted += _editable_packages()
     on_path = {os.path.abspath(entry) for entry in sys.path if entry}
     added += [path for path in readable if path in on_path]
     wanted += readable
-    read = _outermost(p for path in wanted for p in (os.path.abspath(path), os.path.realpath(path)))
+    # An empty path would mean the working directory.
+    read = _outermost(p for path in filter(None, wanted) for p in (os.path.abspath(path), os.path.realpath(path)))
     shown = (*SYSTEM, *read)
     links = tuple((real, name) for name in _chain(executable) if not _inside(name, shown))
     checked = [p for p in (*read, os.path.dirname(os.__file__), os.__file__, real, *_prefixes()) if os.path.exists(p)]
@@ -141,7 +149,7 @@ def _site_folders() -> list[str]:
     return [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]
 
 
-def _editable_folders(folders: list[str]) -> list[str]:
+def _linked_folders(folders: list[str]) -> list[str]:
     """Folders that ``.pth`` files put on ``sys.path`` and that lie outside the prefixes."""
     found = []
     for folder in folders:

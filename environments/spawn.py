@@ -155,7 +155,7 @@ class _State:
             os.close(child_errors)
         assert self.popen.stdin is not None and self.popen.stdout is not None
         self.pid = self.popen.pid
-        self._errors = errors
+        self._errors: int | None = errors
         # Bare descriptors from here on: closing them is ours alone, in the one place that knows who is using them.
         self._input: int = self.popen.stdin.fileno()
         self._output: int = self.popen.stdout.fileno()
@@ -219,7 +219,7 @@ class _State:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.popen.wait(timeout=_REAP_SECONDS)
             self._read_errors()
-            os.close(self._errors)
+            self._close_errors()
         # A thread inside read or write comes out now that the child is dead; should something else still hold the
         # pipe open, that thread closes the descriptor itself when it does come out.
         for lock, release in ((self._reading, self._files[1].close), (self._writing, self._close_input)):
@@ -240,7 +240,7 @@ class _State:
             self.popen.returncode = 0  # Keeps subprocess from trying to reap a process that is not this one's child.
             self._files[1].close()
             self._close_input()
-            os.close(self._errors)
+            self._close_errors()
             if self._hold is not None:
                 os.close(self._hold)
 
@@ -278,11 +278,14 @@ class _State:
 
     def _read_errors(self) -> None:
         with self._lock, contextlib.suppress(OSError):
-            while not self._closed or not self._tail:
-                chunk = os.read(self._errors, 1 << 16)
-                if not chunk:
-                    break
+            # The number of a closed descriptor may be somebody else's by now.
+            while self._errors is not None and (chunk := os.read(self._errors, 1 << 16)):
                 self._tail = (self._tail + chunk.decode("utf-8", "replace"))[-_STDERR_TAIL:]
+
+    def _close_errors(self) -> None:
+        descriptor, self._errors = self._errors, None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _close_input(self) -> None:
         with contextlib.suppress(OSError):

@@ -26,7 +26,8 @@ def execute(path: Path, *, timeout: float = 120) -> Any:
         nbclient.exceptions.CellExecutionError: A cell raised.
     """
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": str(HERE)}}).execute()
+    where = {"metadata": {"path": str(HERE)}}
+    NotebookClient(notebook, timeout=timeout, kernel_name="python3", resources=where).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times of day
         if cell.cell_type == "code":

@@ -14,7 +14,7 @@ import contextvars
 import os
 import queue
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -60,7 +60,7 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _thread_loop.get().run(coroutine, context=contextvars.copy_context())
+        return _raised(_thread_loop.get().run(caught(coroutine), context=contextvars.copy_context()))
     context = contextvars.copy_context()
     outcome: Future[T] = Future()
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
@@ -73,7 +73,7 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
         try:
             with asyncio.Runner() as runner:
-                result = runner.run(main(), context=context)
+                result = _raised(runner.run(caught(main()), context=context))
         except BaseException as error:
             outcome.set_exception(error)
         else:
@@ -91,6 +91,25 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
             except BaseException:
                 pass
         raise
+
+
+async def caught(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:
+    """The result of ``work`` and None, or None and the KeyboardInterrupt or SystemExit that it raised.
+
+    For what runs as a task of its own: asyncio lets these two out of the event loop at once, and everybody who waits
+    for the task, with all their clean-up, would be left behind. Raise the error again in the waiting coroutine.
+    """
+    try:
+        return await work, None
+    except (KeyboardInterrupt, SystemExit) as error:
+        return None, error
+
+
+def _raised(outcome: tuple[T | None, BaseException | None]) -> T:
+    result, fatal = outcome
+    if fatal is not None:
+        raise fatal
+    return result  # type: ignore[return-value]
 
 
 class Threads:
@@ -136,6 +155,10 @@ class Threads:
                 failure = None
             with self._lock:
                 self._busy -= 1
+            if isinstance(failure, StopIteration):
+                # A future cannot carry it to a coroutine; whoever awaits would wait for ever.
+                stopped, failure = failure, RuntimeError(f"StopIteration: {failure}".rstrip(": "))
+                failure.__cause__ = stopped
             if failure is not None:
                 outcome.set_exception(failure)
             else:

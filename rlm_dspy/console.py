@@ -32,6 +32,7 @@ class ConsoleSubscriber:
         live: True to treat the stream as a terminal, False for no live area; None asks the stream.
         color: False for no colour; None leaves the choice to the terminal and ``NO_COLOR``.
         outputs: Whether to show the outputs when a run ends.
+        errors: Whether to show the error that ended a run.
 
     Example:
         >>> with rlm_dspy.subscribe(ConsoleSubscriber()):  # doctest: +SKIP
@@ -45,11 +46,13 @@ class ConsoleSubscriber:
         live: bool | None = None,
         color: bool | None = None,
         outputs: bool = True,
+        errors: bool = True,
     ) -> None:
         self._stream = stream
         self._live = live
         self._color = color
         self._outputs = outputs
+        self._errors = errors
         self._views: dict[str, _View] = {}
         self._lock = threading.Lock()
 
@@ -62,7 +65,7 @@ class ConsoleSubscriber:
                 if stream is None or isinstance(event, ev.RunEnded):
                     return
                 screen = screens.acquire(stream, live=self._live, color=self._color)
-                view = self._views[run.id] = _View(screen, run, self._outputs)
+                view = self._views[run.id] = _View(screen, run, self._outputs, self._errors)
         view.show(event)
         if isinstance(event, ev.RunEnded):
             with self._lock:
@@ -94,16 +97,19 @@ def verbose_printer() -> ev.Subscriber:
 class _View:
     """One run on a screen."""
 
-    def __init__(self, screen: Screen, run: Run, outputs: bool) -> None:
+    def __init__(self, screen: Screen, run: Run, outputs: bool, errors: bool) -> None:
         self.screen = screen
         self._outputs = outputs
+        self._errors = errors
         self._id = run.id[:4]
         self._name = f"[{self._id}] "
         self._row = Row()
         self._turns: int | None = None
         self._turn = 0
         self._activity = "starting"
-        self._new_turn()
+        self._margin = ""
+        self._in_flight = self._done = self._failed = 0
+        self._reported = time.monotonic()
         self._update()
         screen.add(self._row)
 
@@ -208,19 +214,19 @@ class _View:
         counts = [_count(usage.get("turns", 0), "turn"), _count(usage.get("calls", 0), "sub-call")]
         if usage.get("input_tokens") or usage.get("output_tokens"):
             counts.append(f"{usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out")
-        at = f" at {event.limit}" if event.limit else ""
+        at = f" ({event.limit})" if event.limit else ""
         style = {"submitted": "bold green", "extracted": "bold yellow"}.get(event.outcome, "bold red")
         self._line(f"{event.outcome}{at} in {event.seconds:.1f} s: {', '.join(counts)}", style)
-        if event.error in ("CancelledError", "KeyboardInterrupt"):
-            self._line("cancelled", "red", 2)
-        elif event.error:
-            self._line(f"error: {_clip(event.error)}", "red", 2)
+        if event.error and self._errors:
+            cancelled = event.error in ("CancelledError", "KeyboardInterrupt")
+            self._line("cancelled" if cancelled else f"error: {_clip(event.error)}", "red", 2)
         if self._outputs and event.outcome != "failed":
             for name, value in event.outputs.items():
                 self._line(f"{name}: {value}", "", 2)
 
     def _new_turn(self) -> None:
-        self._in_flight = self._done = self._failed = 0
+        # What is still in flight from the turn before is counted until it ends.
+        self._done = self._failed = 0
         self._reported = time.monotonic()
 
     def _turn_label(self) -> str:

@@ -22,6 +22,7 @@ from rlm_dspy.errors import ConfigurationError
 
 STDIN = "-"
 _NAMED = 5
+_READS = "this version reads text, JSON, CSV and folders"
 
 
 class DocumentError(ConfigurationError):
@@ -67,6 +68,8 @@ def read(paths: Iterable[str | os.PathLike[str]], *, stdin: IO[Any] | None = Non
     sources: dict[str, str] = {}
     notes: list[str] = []
     for path in dict.fromkeys(os.fspath(p) for p in paths):
+        if "\0" in path:
+            raise DocumentError(f"{path!r} is not a path: no name of a file holds a NUL")
         key = STDIN if path == STDIN else os.path.realpath(path)
         if key in sources:
             notes.append(f"{path} is the same as {sources[key]}; read once")
@@ -125,7 +128,7 @@ def _file(path: Path) -> _Found:
     data = _bytes(path)
     office = formats.office_kind(path.name, data)
     if office is not None:
-        raise DocumentError(f"{path} is {office.what}; this version reads text, JSON, CSV and folders. {office.convert}")
+        raise DocumentError(f"{path} is {office.what}; {_READS}. {office.convert}")
     text, notes = _text(data, str(path))
     value, more = formats.parse(path.name, text)
     return _Found(value, len(data), (*notes, *more))
@@ -134,7 +137,7 @@ def _file(path: Path) -> _Found:
 def _text(data: bytes, where: str) -> tuple[str, tuple[str, ...]]:
     decoded = formats.decode(data)
     if decoded is None:
-        raise DocumentError(f"{where} is a binary file, not text; this version reads text, JSON, CSV and folders")
+        raise DocumentError(f"{where} is a binary file, not text; {_READS}")
     text, note = decoded
     return text, (note,) if note else ()
 
@@ -146,8 +149,6 @@ def _bytes(path: Path) -> bytes:
         raise DocumentError(f"{path} does not exist") from None
     except OSError as error:
         raise DocumentError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise DocumentError(f"{str(path)!r} is not a path: {error}") from None
 
 
 def _folder(root: Path) -> _Found:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import dspy
@@ -19,16 +18,16 @@ from rlm_dspy.loop import Ending, Loop
 from rlm_dspy.redact import error_text
 from rlm_dspy.render import one_line
 from rlm_dspy.run import Run
-from rlm_dspy.streaming import bridged
+from rlm_dspy.streaming import Home, bridged
 from rlm_dspy.trajectory import Outcome, Trajectory
 
 
-async def execute(run: Run, home: asyncio.AbstractEventLoop | None) -> dspy.Prediction:
+async def execute(run: Run, home: Home | None) -> dspy.Prediction:
     """Drive ``run`` to its end.
 
     Args:
         run: Fresh, not started.
-        home: The loop that consumes what is streamed, see `rlm_dspy.streaming.home_loop`.
+        home: Where what is streamed is consumed, see `rlm_dspy.streaming.find_home`.
 
     Returns:
         The outputs with ``trajectory``, ``final_reasoning``, ``outcome`` and ``usage``.
@@ -122,18 +121,19 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Me
             outcome=str(outcome),
             limit=outcome.limit,
             error=outcome.error,
-            outputs={name: one_line(str(value), 200) for name, value in outputs.items()},
+            outputs={name: _shown(value) for name, value in outputs.items()},
             usage=usage,
             seconds=round(run.events.elapsed, 6),
         )
     )
-    prediction = dspy.Prediction(
-        **outputs,
-        trajectory=Trajectory.from_events(run.events),
-        final_reasoning=final_reasoning,
-        outcome=outcome,
-        usage=usage,
-    )
+    prediction = dspy.Prediction()
+    # By key: the constructor's own parameters would swallow outputs of the names "self" and "base".
+    for name, value in outputs.items():
+        prediction[name] = value
+    prediction["trajectory"] = Trajectory.from_events(run.events)
+    prediction["final_reasoning"] = final_reasoning
+    prediction["outcome"] = outcome
+    prediction["usage"] = usage
     if outcome != "submitted" and on_limit == "raise":
         if error is not None:
             raise RunFailed(f"the run ended by an error: {outcome.error}", prediction, outcome.limit) from error
@@ -144,6 +144,10 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Me
             outcome.limit,
         )
     return prediction
+
+
+def _shown(value: Any) -> str:
+    return one_line(value if isinstance(value, str) else inputs_.short_repr(value), 200)
 
 
 def _session(run: Run) -> Session:

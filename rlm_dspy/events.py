@@ -39,8 +39,14 @@ class Event:
     depth: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """``kind`` and the fields, JSON-able."""
-        return {"kind": self.kind} | {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        """``kind`` and the fields, JSON-able; a copy, so that the event stays what it is."""
+        return {"kind": self.kind} | {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +185,7 @@ class RunEnded(Event):
 Subscriber = Callable[[Event, "Run"], None]
 """``subscriber(event, run)``, called in order on the run's thread; ``run.request_stop()`` may be called from it."""
 
-_subscribers: contextvars.ContextVar[tuple[Subscriber, ...]] = contextvars.ContextVar("rlm_dspy_subscribers", default=())
+_subscribers: contextvars.ContextVar[tuple[Subscriber, ...]] = contextvars.ContextVar("subscribers", default=())
 
 
 @contextlib.contextmanager

@@ -67,8 +67,8 @@ _OFFICE = OfficeKind(
     "and then pdftotext)",
 )
 _OFFICE_NAMES = frozenset(
-    ".doc .docx .docm .dot .dotx .odt .rtf .xls .xlsx .xlsm .xlsb .ods .ppt .pptx .pptm .odp .epub .pages .numbers .key"
-    .split()
+    f".{ending}"
+    for ending in "docx docm dotx odt xlsx xlsm xlsb ods pptx pptm odp epub pages numbers key".split()
 )
 _OLE = bytes.fromhex("d0cf11e0a1b11ae1")
 
@@ -191,7 +191,7 @@ def _delimiter(text: str) -> str:
     best, most = ",", (False, 1)
     for delimiter in (",", ";", "\t", "|"):
         try:
-            # A sample that ends inside of a quoted field would spoil the count, so it is cut by records, not characters.
+            # The sample is cut by records, not characters: one that ends inside of a quoted field spoils the count.
             widths = [len(row) for row in _rows(text, delimiter, _SAMPLE)]
         except csv.Error:
             continue
@@ -228,7 +228,7 @@ def _columns(cells: list[str]) -> list[str]:
     for number, cell in enumerate(cells, start=1):
         base = name = cell if cell.strip() else f"column_{number}"
         count = 1
-        while name in taken or (count > 1 or base != cell) and name in given:
+        while name in taken or ((count > 1 or base != cell) and name in given):
             count += 1
             name = f"{base}_{count}"
         taken.add(name)

@@ -17,7 +17,7 @@ import dspy
 
 from rlm_dspy import _compat, tools
 from rlm_dspy import events as ev
-from rlm_dspy._aio import threads
+from rlm_dspy._aio import caught
 from rlm_dspy.calls import call
 from rlm_dspy.environments.base import HostFunction
 from rlm_dspy.environments.codec import FailedCall
@@ -27,6 +27,7 @@ from rlm_dspy.redact import error_text
 from rlm_dspy.render import one_line
 from rlm_dspy.signatures import PlainTextAdapter
 from rlm_dspy.signatures.contract import FunctionInfo
+from rlm_dspy.streaming import run_in_thread
 
 if TYPE_CHECKING:
     from rlm_dspy.run import Run
@@ -91,8 +92,25 @@ class HostFunctions:
         for prompt in prompts:
             _check_prompt(prompt)
         self._run.ledger.reserve_calls(len(prompts))
-        results = await asyncio.gather(*(self._slot(prompt) for prompt in prompts))
-        return list(results)
+        waiting = len(prompts)
+
+        async def slot(prompt: str) -> str:
+            nonlocal waiting
+            waiting -= 1
+            return await self._slot(prompt)
+
+        try:
+            results = await asyncio.gather(*(caught(slot(prompt)) for prompt in prompts))
+        finally:
+            # Cancelled before they began, they never gave their reservation back.
+            for _ in range(waiting):
+                self._run.ledger.settle_call(made=False)
+        replies: list[Any] = []
+        for reply, fatal in results:
+            if fatal is not None:
+                raise fatal
+            replies.append(reply)
+        return replies
 
     async def budget(self) -> dict[str, Any]:
         """What is left of the run's limits."""
@@ -125,13 +143,13 @@ class HostFunctions:
         prediction = await call(sub, adapter, lm, **{given: prompt})
         return str(prediction[wanted])
 
-    async def _tool(self, name: str, tool: dspy.Tool, *args: Any, **kwargs: Any) -> Any:
+    async def _tool(self, name: str, tool: dspy.Tool, /, *args: Any, **kwargs: Any) -> Any:
         self._run.ledger.count_tool_call()
         preview = ", ".join([*map(repr_short, args), *(f"{k}={repr_short(v)}" for k, v in kwargs.items())])
         return await self._recorded(name, one_line(preview), lambda: tools.invoke(tool, args, kwargs))
 
-    async def _blocking(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return await self._recorded(name.strip("_"), "", lambda: threads.run(function, *args, **kwargs))
+    async def _blocking(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return await self._recorded(name.strip("_"), "", lambda: run_in_thread(function, *args, **kwargs))
 
     async def _recorded(self, name: str, preview: str, work: Callable[[], Awaitable[Any]]) -> Any:
         run, number = self._run, next(self._numbers)
@@ -158,7 +176,7 @@ class HostFunctions:
 
     def _check_model(self, model: str | None) -> None:
         if model is not None:
-            raise ValueError(f"no model named {model!r}: this run has one sub-LM, call llm_query(prompt) without model=")
+            raise ValueError(f"no model named {model!r}: there is one sub-LM, call llm_query(prompt) without model=")
 
     async def install_sub_agents(self) -> None:
         """Make ``import dspy`` in the REPL give DSPy's stand-in, whose predictors run on the host."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -147,11 +148,47 @@ class _Short(reprlib.Repr):
         self.maxother = 200
         self.maxlong = 60
 
+    def repr1(self, value: Any, level: int) -> str:
+        # Subclasses too: the base class would build the whole repr of a defaultdict or a named tuple.
+        for kind in (str, bytes, bytearray, dict, list, tuple, set, frozenset):
+            if isinstance(value, kind):
+                shown: str = getattr(self, f"repr_{kind.__name__}")(value, level)
+                return shown
+        return super().repr1(value, level)
+
     def repr_str(self, value: str, level: int) -> str:
         # Cut before repr: repr of 100 MB would be made only to be thrown away.
         if len(value) > self.maxstring:
             return f"{value[: self.maxstring * 2 // 3]!r} … {value[-self.maxstring // 3 :]!r}"
         return repr(value)
+
+    def repr_bytes(self, value: bytes | bytearray, level: int) -> str:
+        return repr(value) if len(value) <= self.maxstring else f"{value[: self.maxstring]!r} …"
+
+    repr_bytearray = repr_bytes
+
+    def repr_int(self, value: int, level: int) -> str:
+        if value.bit_length() > 10_000:
+            # Python refuses to write out so long a number.
+            return f"<int of {value.bit_length():,} bits>"
+        return super().repr_int(value, level)
+
+    def repr_dict(self, value: dict[Any, Any], level: int) -> str:
+        # In its own order; the base class sorts all keys of a large dict to show a few.
+        if level <= 0 and value:
+            return "{...}"
+        pairs = itertools.islice(value.items(), self.maxdict)
+        inner = [f"{self.repr1(key, level - 1)}: {self.repr1(item, level - 1)}" for key, item in pairs]
+        return "{" + ", ".join(inner + ["..."] * (len(value) > self.maxdict)) + "}"
+
+    def repr_set(self, value: Any, level: int) -> str:
+        if not value:
+            return f"{type(value).__name__}()"
+        inner = [self.repr1(item, level - 1) for item in itertools.islice(value, self.maxset)] if level > 0 else []
+        return "{" + ", ".join(inner + ["..."] * (len(value) > len(inner))) + "}"
+
+    def repr_frozenset(self, value: Any, level: int) -> str:
+        return f"frozenset({self.repr_set(value, level)})" if value else "frozenset()"
 
     def repr_instance(self, value: Any, level: int) -> str:
         if isinstance(value, pydantic.BaseModel):
@@ -165,6 +202,11 @@ class _Short(reprlib.Repr):
 
 
 _short = _Short()
+
+
+def short_repr(value: Any) -> str:
+    """A bounded ``repr`` of anything, made without building a long one first; never raises."""
+    return _short.repr(value)
 
 
 def _preview(value: Any) -> tuple[str, bool]:
@@ -184,6 +226,8 @@ def _preview(value: Any) -> tuple[str, bool]:
         listed = f"columns {list(columns)[:40]}; " if columns is not None else ""
         return f"{listed}{text[:PREVIEW]!r}", False
     if module == "numpy":
+        if str(getattr(value, "dtype", "")) == "object" and hasattr(value, "flat"):
+            return _short.repr(list(itertools.islice(value.flat, 5)))[:PREVIEW], False
         return _short.repr(value)[:PREVIEW], False
     small = _small(value)
     text = repr(value) if small else _short.repr(value)
@@ -197,5 +241,8 @@ def _small(value: Any, depth: int = 0) -> bool:
     if isinstance(value, (list, tuple, set, frozenset)):
         return depth < 4 and len(value) <= 20 and all(_small(item, depth + 1) for item in value)
     if isinstance(value, dict):
-        return depth < 4 and len(value) <= 20 and all(_small(item, depth + 1) for pair in value.items() for item in pair)
-    return isinstance(value, (int, float, bool, type(None))) or type(value).__module__ == "datetime"
+        parts = itertools.chain.from_iterable(value.items())
+        return depth < 4 and len(value) <= 20 and all(_small(item, depth + 1) for item in parts)
+    if isinstance(value, int):
+        return value.bit_length() <= 1_000
+    return isinstance(value, (float, type(None))) or type(value).__module__ == "datetime"

@@ -18,6 +18,7 @@ from dspy.utils.exceptions import AdapterParseError
 from rlm_dspy import _compat, submit, watched
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
+from rlm_dspy._aio import caught
 from rlm_dspy.calls import call, keeping_replies
 from rlm_dspy.environments.base import CellResult
 from rlm_dspy.functions import HostFunctions
@@ -79,13 +80,17 @@ class Loop:
         """The best answer from what was done, within ``extract_seconds``."""
         run = self.run
         started = time.monotonic()
+        run.conversation.extracting = True
         try:
             with conversing(run.conversation):
-                names = [name for name in run.program.extract.signature.input_fields]
+                names = list(run.program.extract.signature.input_fields)
                 given = dict(zip(names, (self.task, run.conversation.traced_turns()), strict=True))
-                prediction = await asyncio.wait_for(
-                    call(run.program.extract, self.adapter, **given), timeout=run.limits.extract_seconds
+                prediction, fatal = await asyncio.wait_for(
+                    caught(call(run.program.extract, self.adapter, **given)), timeout=run.limits.extract_seconds
                 )
+                if fatal is not None:
+                    raise fatal
+                assert prediction is not None
                 outputs = {name: prediction[name] for name in run.signature.output_fields}
         except Exception as error:
             run.events.emit(ev.Extracted(error=error_text(error), seconds=_since(started)))
@@ -152,7 +157,7 @@ class Loop:
         output = _output(result, refusal, tuple(run.inputs))
         error = result.error.traceback if result.error else refusal
         if outputs is not None:
-            final = f"FINAL: {outputs!r}"
+            final = f"FINAL: {_final(outputs, run.program.max_output_chars)}"
             output = f"{output}\n{final}" if output else final
         run.events.emit(
             ev.Executed(
@@ -242,10 +247,19 @@ def _output(result: CellResult, refusal: str | None, inputs: tuple[str, ...]) ->
         parts.append(f"[Error] {result.error.traceback.strip() or f'{result.error.type}: {result.error.message}'}")
     if result.lost:
         gone = sorted(set(result.lost) - set(inputs))
-        parts.append(f"Of the variables, {', '.join(inputs)} are set again" + (f"; gone: {', '.join(gone)}" if gone else ""))
+        missing = f"; gone: {', '.join(gone)}" if gone else ""
+        parts.append(f"Of the variables, {', '.join(inputs)} are set again{missing}")
     if refusal is not None:
         parts.append(refusal)
     return "\n".join(parts)
+
+
+def _final(outputs: dict[str, Any], limit: int) -> str:
+    """The outputs as Python writes them; long text is cut, and what has no ``repr`` is shown in short."""
+    try:
+        return repr({name: cut(v, limit) if isinstance(v, str) else v for name, v in outputs.items()})
+    except Exception:
+        return inputs_.short_repr(outputs)
 
 
 def _since(started: float) -> float:

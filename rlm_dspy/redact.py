@@ -6,23 +6,30 @@ import os
 import re
 
 _NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
+# Only what no identifier of a program looks like: the text goes back to models, as the errors of their code.
 _SHAPES = re.compile(
-    r"\b(?:sk|pk|rk|ghp|gho|hf|xox[abprs]|AKIA|AIza)[-_A-Za-z0-9]{12,}|(?<=Bearer )[-._~+/A-Za-z0-9]{8,}=*"
+    r"\bsk-(?=[-_A-Za-z0-9]*\d)[-_A-Za-z0-9]{12,}|\b[spr]k_(?:live|test)_[A-Za-z0-9]{8,}"
+    r"|\b(?:gh[pousr]|hf)_[A-Za-z0-9]{16,}|\bgithub_pat_[_A-Za-z0-9]{16,}|\bxox[abeprs]-[-A-Za-z0-9]{10,}"
+    r"|\bAKIA[A-Z0-9]{12,}|\bAIza[-_A-Za-z0-9]{20,}|(?<=Bearer )[-._~+/A-Za-z0-9]{8,}=*"
 )
 HIDDEN = "[hidden]"
 
 
 def redact(text: str) -> str:
     """``text`` without secrets: values of environment variables named like one, and strings shaped like an API key."""
-    for name, value in os.environ.items():
-        if len(value) >= 8 and _NAMES.search(name) and value in text:
-            text = text.replace(value, HIDDEN)
+    secrets = {value for name, value in os.environ.items() if len(value) >= 8 and _NAMES.search(name)}
+    # The longest first: one may be the beginning of another.
+    for value in sorted(secrets, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
     return _SHAPES.sub(HIDDEN, text)
 
 
 def error_text(error: BaseException, limit: int = 2_000) -> str:
     """An exception as one text, ``Type: message``, redacted and at most ``limit`` characters."""
-    message = str(error).strip()
+    try:
+        message = str(error).strip()
+    except Exception:
+        message = "(an error without text)"
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     text = redact(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"

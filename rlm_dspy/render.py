@@ -6,6 +6,7 @@ Everything that comes from a model or from data is escaped; the HTML uses no scr
 from __future__ import annotations
 
 import html
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from rlm_dspy.trajectory import Turn
 
 _SHOWN = 4_000
+_HARMLESS = frozenset("\n\t\u200c\u200d") | {c for c in map(chr, range(0x3001)) if unicodedata.category(c) == "Zs"}
 
 
 def shorten(text: str, limit: int) -> str:
@@ -31,9 +33,13 @@ def one_line(text: str, limit: int = 80) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` with lone surrogates and terminal control characters written out, so that any stream can show it."""
+    """``text`` with lone surrogates and control characters written out, so that any stream can show it.
+
+    Control characters are those that act on a terminal or turn the order of text round; spaces of other scripts and
+    the joiners of emoji and of Indic and Arabic writing stay.
+    """
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in _HARMLESS else repr(c)[1:-1] for c in text)
 
 
 def trajectory_table(turns: Sequence[Turn]) -> Any:

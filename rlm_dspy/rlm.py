@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import warnings
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from rlm_dspy.ledger import Limits
 from rlm_dspy.run import Run
 from rlm_dspy.signatures import Act, Sub, extract_signature
 from rlm_dspy.signatures.predictor import PicklableSignature, RolePredict
-from rlm_dspy.streaming import home_loop
+from rlm_dspy.streaming import Home, find_home
 
 STATE_SCHEMA = 1
 _STATE_KEY = "rlm_dspy"
@@ -154,7 +153,7 @@ class RLM(PicklableSignature):
         """
         run = self._run(inputs, interpreter_factory)
         try:
-            return run_sync(self._observed(run, home_loop()))
+            return run_sync(self._observed(run, find_home(synchronous=True)))
         except KeyboardInterrupt as error:
             engine._attach(error, run)
             raise
@@ -163,7 +162,7 @@ class RLM(PicklableSignature):
         self, *, interpreter_factory: Callable[[], dspy.CodeInterpreter] | None = None, **inputs: Any
     ) -> dspy.Prediction:
         """`forward`, without ever blocking the event loop."""
-        return await self._observed(self._run(inputs, interpreter_factory), home_loop())
+        return await self._observed(self._run(inputs, interpreter_factory), find_home(synchronous=False))
 
     def set_lm(self, lm: dspy.BaseLM) -> None:
         """Set the LM of every predictor, ``sub`` included, which then wins over ``sub_lm``."""
@@ -188,10 +187,13 @@ class RLM(PicklableSignature):
         """
         schema = (state.get(_STATE_KEY) or {}).get("schema", STATE_SCHEMA)
         if schema > STATE_SCHEMA:
-            raise ConfigurationError(f"this state has schema {schema}, this rlm-dspy reads up to {STATE_SCHEMA}: upgrade it")
+            raise ConfigurationError(
+                f"this state has schema {schema}, this rlm-dspy reads up to {STATE_SCHEMA}: upgrade it"
+            )
         missing = [name for name, _ in self.named_predictors() if name not in state]
         if missing:
-            hint = " It looks like the state of dspy.RLM; compile an rlm_dspy.RLM anew." if "generate_action" in state else ""
+            theirs = "generate_action" in state
+            hint = " It looks like the state of dspy.RLM; compile an rlm_dspy.RLM anew." if theirs else ""
             raise ConfigurationError(f"this state has no entry for {', '.join(missing)}.{hint}")
         return super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
 
@@ -208,7 +210,7 @@ class RLM(PicklableSignature):
         configured = _factory(None, factory) or self._factory or _factory(None, dspy.settings.interpreter_factory)
         return Run(self, values, self.limits, configured or environments.get("local"))
 
-    async def _observed(self, run: Run, home: asyncio.AbstractEventLoop | None) -> dspy.Prediction:
+    async def _observed(self, run: Run, home: Home | None) -> dspy.Prediction:
         if self.verbose:
             from rlm_dspy.console import verbose_printer
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
+from rlm_dspy._aio import caught
 from rlm_dspy.environments.base import Session
 from rlm_dspy.events import EventLog
 from rlm_dspy.ledger import Ledger, Limits
@@ -116,14 +117,18 @@ class Run:
             Stopped: A limit struck and ``work`` was cancelled.
         """
         assert self._stop is not None
-        task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(caught(work))
         try:
-            await asyncio.wait({task, self._stop}, timeout=self.ledger.seconds_left, return_when="FIRST_COMPLETED")
+            either: set[asyncio.Future[Any]] = {task, self._stop}
+            await asyncio.wait(either, timeout=self.ledger.seconds_left, return_when="FIRST_COMPLETED")
             if not task.done() and interrupt is not None:
                 interrupt()
                 await asyncio.wait({task}, timeout=grace)
             if task.done():
-                return task.result()
+                result, fatal = task.result()
+                if fatal is not None:
+                    raise fatal
+                return result
             raise Stopped(self._stop_reason or "max_seconds")
         finally:
             if not task.done():

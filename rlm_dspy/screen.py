@@ -135,6 +135,7 @@ class TerminalScreen(Screen):
         self._console = Console(
             file=stream,
             force_terminal=True,
+            force_jupyter=False,
             no_color=True if color is False else None,
             markup=False,
             emoji=False,

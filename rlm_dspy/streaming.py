@@ -11,12 +11,20 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import functools
+import math
 import threading
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import anyio.from_thread
+import anyio.to_thread
 import dspy
+
+from rlm_dspy._aio import threads
+
+T = TypeVar("T")
 
 _ROOM = 4
 
@@ -66,41 +74,56 @@ class Bridge:
                     break
                 await asyncio.sleep(0.005)
 
-    async def flush(self) -> None:
+    async def flush(self, home: Home) -> None:
         """Wait until the consumer's channel holds all that was sent, with room to spare."""
+        if home.blocked:
+            return
         if asyncio.get_running_loop() is self._home:
             await self._drained()
         else:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._drained(), self._home))
 
 
-def _home_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs ``streamify``, seen from a worker thread of it."""
-    try:
-        return anyio.from_thread.run_sync(asyncio.get_running_loop)
-    except RuntimeError:
-        return None
+@dataclass(frozen=True)
+class Home:
+    """Where a stream is consumed.
+
+    Attributes:
+        loop: The consumer's event loop.
+        blocked: The run is called synchronously from that very loop, which therefore stands still until it ends.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    blocked: bool = False
 
 
-def home_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that consumes the stream of this context, or None if nothing is streamed.
+def find_home(*, synchronous: bool) -> Home | None:
+    """Where the stream of this context is consumed, or None if nothing is streamed or nobody could take it.
 
     To be called before a run starts a loop of its own.
+
+    Args:
+        synchronous: The caller waits for the run without giving way to its event loop.
     """
     if dspy.settings.send_stream is None:
         return None
     try:
-        return asyncio.get_running_loop()
+        return Home(asyncio.get_running_loop(), blocked=synchronous)
     except RuntimeError:
-        return _home_loop()
+        pass
+    try:
+        # From a worker thread of the loop that runs ``streamify``.
+        return Home(anyio.from_thread.run_sync(asyncio.get_running_loop))
+    except RuntimeError:
+        return None
 
 
 @contextlib.asynccontextmanager
-async def bridged(home: asyncio.AbstractEventLoop | None) -> AsyncIterator[None]:
+async def bridged(home: Home | None) -> AsyncIterator[None]:
     """Put a `Bridge` in place of DSPy's send stream for the time of a run.
 
     Args:
-        home: What `home_loop` returned in the calling code.
+        home: What `find_home` returned in the calling code.
     """
     stream = dspy.settings.send_stream
     if stream is None or isinstance(stream, Bridge):
@@ -111,7 +134,24 @@ async def bridged(home: asyncio.AbstractEventLoop | None) -> AsyncIterator[None]
         with dspy.context(send_stream=None):
             yield
         return
-    bridge = Bridge(stream, home)
-    with dspy.context(send_stream=bridge):
-        yield
-    await bridge.flush()
+    bridge = Bridge(stream, home.loop)
+    try:
+        with dspy.context(send_stream=bridge):
+            yield
+    except Exception:
+        await bridge.flush(home)
+        raise
+    await bridge.flush(home)
+
+
+async def run_in_thread(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+    """Await ``function(*args, **kwargs)`` in a thread from which DSPy can stream.
+
+    DSPy's status messages and streamed LM calls reach the consumer from AnyIO's worker threads only; without a stream
+    the project's own, cheaper ones do. Neither kind is bounded in number, and cancelling stops the waiting only.
+    """
+    if dspy.settings.send_stream is None:
+        return await threads.run(function, *args, **kwargs)
+    return await anyio.to_thread.run_sync(
+        functools.partial(function, *args, **kwargs), abandon_on_cancel=True, limiter=anyio.CapacityLimiter(math.inf)
+    )

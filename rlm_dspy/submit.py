@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import json
 import types
@@ -13,6 +14,8 @@ import pydantic
 from pydantic_core import PydanticUndefined
 
 from rlm_dspy.environments.base import Submission
+from rlm_dspy.inputs import short_repr
+from rlm_dspy.render import one_line
 from rlm_dspy.signatures.contract import OutputInfo
 
 
@@ -59,13 +62,17 @@ def _schema(annotation: Any) -> dict[str, Any] | None:
         return None
     try:
         return pydantic.TypeAdapter(annotation).json_schema()
-    except (pydantic.PydanticSchemaGenerationError, pydantic.errors.PydanticInvalidForJsonSchema):
+    except Exception:
+        # A schema is a help and no more; some types have none, each for a reason of its own.
         return None
 
 
 def _has_fields(annotation: Any) -> bool:
-    if isinstance(annotation, type) and hasattr(annotation, "__annotations__") and not hasattr(annotation, "__origin__"):
-        return issubclass(annotation, (pydantic.BaseModel, dict)) or hasattr(annotation, "__dataclass_fields__")
+    if isinstance(annotation, type) and not hasattr(annotation, "__origin__"):
+        if issubclass(annotation, (pydantic.BaseModel, enum.Enum)) or hasattr(annotation, "__dataclass_fields__"):
+            return True
+        # Typed dicts and named tuples.
+        return issubclass(annotation, (dict, tuple)) and hasattr(annotation, "__annotations__")
     return any(_has_fields(argument) for argument in typing.get_args(annotation))
 
 
@@ -100,7 +107,8 @@ def validate(submission: Submission, signature: type[dspy.Signature]) -> dict[st
             continue
         try:
             outputs[name] = convert(given[name], field.rebuild_annotation())
-        except (pydantic.ValidationError, ValueError, TypeError) as error:
+        except Exception as error:
+            # Also what a model's own validators raise: whatever was submitted, it is a turn and not the end of the run.
             problems.append(f"{name}: expected {type_text(field.annotation)}, {_reason(error, given[name])}")
     if problems:
         raise Refused("; ".join(problems))
@@ -124,20 +132,17 @@ def convert(value: Any, annotation: Any) -> Any:
             raise
         try:
             parsed = json.loads(value)
-        except ValueError:
-            parsed = None
-        if parsed is None:
+        except (ValueError, RecursionError):
+            parsed = value
+        if parsed is value:
             raise
         return adapter.validate_python(parsed)
 
 
 def _reason(error: Exception, value: Any) -> str:
     if isinstance(error, pydantic.ValidationError):
-        first = [
-            f"{'.'.join(map(str, item['loc'])) + ': ' if item['loc'] else ''}{item['msg']}" for item in error.errors()[:5]
-        ]
-        text = "; ".join(first)
+        places = (("".join(f"{part}." for part in item["loc"])[:-1], item["msg"]) for item in error.errors()[:5])
+        text = "; ".join(f"{place}: {message}" if place else message for place, message in places)
     else:
         text = str(error)
-    shown = repr(value)
-    return f"got {shown[:80]}{'…' if len(shown) > 80 else ''} ({text})"
+    return f"got {one_line(short_repr(value))} ({one_line(text, 500)})"

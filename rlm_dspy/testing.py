@@ -1,8 +1,8 @@
 """Scripted language models for tests: real code in real sandboxes, no network, no key.
 
 `ScriptedLM` is a ``dspy.LM`` on DSPy's public engine surface (an engine with ``complete(Request) -> Response``), so it
-is cached, traced, metered and awaited like any other. What it answers is a *policy*: a list of replies, or a function
-of the conversation.
+is cached, traced, metered, awaited and streamed like any other. What it answers is a *policy*: a list of replies, or a
+function of the conversation.
 
     root = ScriptedLM([code("print(context.count('ERROR'))"), code("SUBMIT(answer='3')")])
     sub = ScriptedLM(lambda call: "yes" if "refund" in call.prompt else "no")
@@ -15,14 +15,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import dspy
-from dspy.lm15 import Message, Request, Response, TextPart, ThinkingPart, Usage
+from dspy.lm15 import (
+    Message,
+    Request,
+    Response,
+    StreamDeltaEvent,
+    StreamEndEvent,
+    StreamStartEvent,
+    TextDelta,
+    TextPart,
+    ThinkingDelta,
+    ThinkingPart,
+    Usage,
+)
 
 __all__ = ["Call", "Policy", "Reply", "ScriptedLM", "code"]
 
@@ -115,6 +128,9 @@ class _Engine:
             time.sleep(reply.delay)
         return _response(call, reply)
 
+    def stream(self, request: Request) -> Iterator[Any]:
+        yield from _events(self.complete(request))
+
 
 class _AsyncEngine:
     """The same policy, awaited."""
@@ -127,6 +143,10 @@ class _AsyncEngine:
         if reply.delay:
             await asyncio.sleep(reply.delay)
         return _response(call, reply)
+
+    async def stream(self, request: Request) -> AsyncIterator[Any]:
+        for event in _events(await self.complete(request)):
+            yield event
 
 
 class ScriptedLM(dspy.LM):
@@ -205,3 +225,13 @@ def _response(call: Call, reply: Reply) -> Response:
         finish_reason="stop",
         usage=Usage(input_tokens=tokens_in, output_tokens=tokens_out, total_tokens=tokens_in + tokens_out),
     )
+
+
+def _events(response: Response) -> Iterator[Any]:
+    """A reply as a provider streams it: reasoning and text, a word an event."""
+    yield StreamStartEvent(id=response.id, model=response.model)
+    for index, part in enumerate(response.message.parts):
+        kind = ThinkingDelta if isinstance(part, ThinkingPart) else TextDelta
+        for piece in re.findall(r"\S+\s*|\s+", part.text):
+            yield StreamDeltaEvent(kind(piece, index))
+    yield StreamEndEvent(response.finish_reason, response.usage)

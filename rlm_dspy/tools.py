@@ -10,16 +10,18 @@ from typing import Any
 
 import dspy
 
-from rlm_dspy._aio import threads
 from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.inputs import short_repr
+from rlm_dspy.render import one_line
 from rlm_dspy.signatures.contract import FunctionInfo
+from rlm_dspy.streaming import run_in_thread
 from rlm_dspy.submit import type_text
 
-CORE_NAMES = frozenset({"llm_query", "llm_query_batched", "SUBMIT", "print"})
-"""Names in the REPL that neither an input nor a tool may have (the same as in ``dspy.RLM``)."""
+CORE_NAMES = frozenset({"llm_query", "llm_query_batched", "SUBMIT", "SHOW_VARS", "print"})
+"""Names in the REPL that neither an input nor a tool may have; ``budget`` gives way to both."""
 
-HELPER_NAMES = frozenset({"SHOW_VARS", "budget"})
-"""Helpers that give way to an input of the same name."""
+CALL_NAMES = frozenset({"self", "instance"})
+"""Names that DSPy's own ``Module.__call__`` cannot take as keywords."""
 
 RESULT_NAMES = frozenset({"trajectory", "final_reasoning", "outcome", "usage", "events"})
 """Fields of the result that no output may have."""
@@ -68,6 +70,12 @@ def check_names(signature: type[dspy.Signature], tools: Mapping[str, dspy.Tool])
     inputs, outputs = set(signature.input_fields), set(signature.output_fields)
     if "interpreter_factory" in inputs:
         raise ConfigurationError("the input name 'interpreter_factory' is the call's own option; rename the input")
+    bad = sorted(name for name in inputs | outputs if not name.isidentifier() or keyword.iskeyword(name))
+    if bad:
+        raise ConfigurationError(f"{bad} cannot be names in Python code; rename them in the signature")
+    uncallable = sorted(inputs & CALL_NAMES)
+    if uncallable:
+        raise ConfigurationError(f"input names {uncallable} are taken by the call itself; rename them in the signature")
     taken = sorted(name for name in inputs if name in CORE_NAMES or is_reserved(name))
     if taken:
         raise ConfigurationError(f"input names {taken} are reserved in the REPL; rename them in the signature")
@@ -85,8 +93,14 @@ def describe(tool: dspy.Tool) -> FunctionInfo:
     """The tool's call with parameter types, defaults and return type, and its description."""
     try:
         signature = inspect.signature(tool.func)
-        hints = typing.get_type_hints(tool.func if inspect.isroutine(tool.func) else tool.func.__call__)
-    except (TypeError, ValueError, NameError):
+        function = tool.func if inspect.isroutine(tool.func) else tool.func.__call__
+        hints: dict[str, Any]
+        try:
+            hints = typing.get_type_hints(function)
+        except (NameError, AttributeError, SyntaxError):
+            # Written as text and not importable from there: shown as it was written.
+            hints = dict(getattr(function, "__annotations__", {}))
+    except (TypeError, ValueError, AttributeError):
         parameters = ", ".join(
             f"{name}: {schema.get('type', 'Any')}" + (f" = {schema['default']!r}" if "default" in schema else "")
             for name, schema in (tool.args or {}).items()
@@ -94,12 +108,13 @@ def describe(tool: dspy.Tool) -> FunctionInfo:
         return FunctionInfo(f"{tool.name}({parameters})", _doc(tool))
     shown = []
     for parameter in signature.parameters.values():
-        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+        star = "**" if parameter.kind is parameter.VAR_KEYWORD else star
         text = star + parameter.name
         if parameter.name in hints:
             text += f": {type_text(hints[parameter.name])}"
         if parameter.default is not parameter.empty:
-            text += f" = {parameter.default!r}"
+            text += f" = {one_line(short_repr(parameter.default))}"
         shown.append(text)
     returns = f" -> {type_text(hints['return'])}" if "return" in hints else ""
     return FunctionInfo(f"{tool.name}({', '.join(shown)}){returns}", _doc(tool))
@@ -117,12 +132,12 @@ async def invoke(tool: dspy.Tool, args: tuple[Any, ...], kwargs: dict[str, Any])
 
     A synchronous tool runs in a thread of its own, an asynchronous one on the event loop.
     """
-    variadic, names = _parameters(tool)
-    if variadic and args:
-        # dspy.Tool takes keywords only, so *args can reach the function only directly.
+    direct, names = _parameters(tool)
+    if direct and args:
+        # dspy.Tool takes keywords only; what cannot be one can reach the function only directly.
         if _is_async(tool):
             return await tool.func(*args, **kwargs)
-        return await threads.run(tool.func, *args, **kwargs)
+        return await run_in_thread(tool.func, *args, **kwargs)
     if len(args) > len(names):
         raise TypeError(f"{tool.name}() takes {len(names)} positional arguments but {len(args)} were given")
     bound = dict(zip(names, args, strict=False))
@@ -132,7 +147,7 @@ async def invoke(tool: dspy.Tool, args: tuple[Any, ...], kwargs: dict[str, Any])
     bound.update(kwargs)
     if _is_async(tool):
         return await tool.acall(**bound)
-    result = await threads.run(_call, tool, bound)
+    result = await run_in_thread(_call, tool, bound)
     return await result if inspect.isawaitable(result) else result
 
 
@@ -141,7 +156,8 @@ def _call(tool: dspy.Tool, bound: dict[str, Any]) -> Any:
 
 
 def _is_async(tool: dspy.Tool) -> bool:
-    return inspect.iscoroutinefunction(tool.func) or inspect.iscoroutinefunction(getattr(tool.func, "__call__", None))
+    called = getattr(tool.func, "__call__", None)  # noqa: B004 - an object whose __call__ is a coroutine function
+    return inspect.iscoroutinefunction(tool.func) or inspect.iscoroutinefunction(called)
 
 
 def _parameters(tool: dspy.Tool) -> tuple[bool, list[str]]:
@@ -149,8 +165,10 @@ def _parameters(tool: dspy.Tool) -> tuple[bool, list[str]]:
         parameters = inspect.signature(tool.func).parameters.values()
     except (TypeError, ValueError):
         return False, list(tool.args or {})
-    if any(p.kind is p.VAR_KEYWORD for p in parameters) and tool.args:
+    starred = {p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    declared = [name for name in tool.args or {} if name not in starred]
+    if declared and len(starred) == len(parameters):
         # Wrappers such as MCP tools take **kwargs and declare their arguments beside it.
-        return False, list(tool.args)
-    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return variadic, [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        return False, declared
+    direct = any(p.kind in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY) for p in parameters)
+    return direct, [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -93,7 +93,11 @@ class Turn(dict[str, str]):
 
 
 def _turn(items: dict[str, str], attributes: dict[str, Any]) -> Turn:
-    return Turn(**items, **attributes)
+    turn = Turn()
+    turn.clear()
+    turn.update(items)
+    vars(turn).update(attributes)
+    return turn
 
 
 class Trajectory(list[Turn]):

@@ -1,8 +1,8 @@
 """DSPy's ``on_interpreter_*`` callbacks for the sessions that an RLM drives.
 
-DSPy fires them where an interpreter's ``start``, ``execute``, ``invoke_tool`` and ``shutdown`` are called. An RLM drives
-the session below those methods, so it reports the same four steps itself. An interpreter of somebody else's, behind a
-`rlm_dspy.environments.foreign.ForeignSession`, is still called by those methods and reports by itself.
+DSPy fires them where an interpreter's ``start``, ``execute``, ``invoke_tool`` and ``shutdown`` are called. An RLM
+drives the session below those methods, so it reports the same four steps itself. An interpreter of somebody else's,
+behind a `rlm_dspy.environments.foreign.ForeignSession`, is still called by those methods and reports by itself.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ async def close_session(session: Session) -> None:
 
 
 async def run_cell(session: Session, code: str, functions: Mapping[str, HostFunction]) -> CellResult:
-    """``session.run(code, functions)``, reported as ``on_interpreter_execute_*``, calls as ``on_interpreter_tool_call_*``.
+    """``session.run(code, functions)``, reported as ``on_interpreter_execute_*``.
 
-    The reported outputs are those that a ``dspy.CodeInterpreter`` gives for such a cell: text, a ``FinalOutput``, None,
-    or a ``dspy.CodeExecutionError``.
+    Calls of host functions are reported as ``on_interpreter_tool_call_*`` inside of it. The reported outputs are those
+    that a ``dspy.CodeInterpreter`` gives for such a cell: text, a ``FinalOutput``, None, or a
+    ``dspy.CodeExecutionError``.
     """
     watchers = [*(dspy.settings.callbacks or []), *(getattr(session, "callbacks", None) or [])]
     if not watchers or not isinstance(session, dspy.CodeInterpreter):

@@ -15,7 +15,6 @@ from typing import Any
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
-
 from rlm_dspy.signatures.conversation import Conversation, Message, assistant, current, user
 from rlm_dspy.signatures.dialect import DIALECT, find_code
 
@@ -38,7 +37,7 @@ class ConversationAdapter(dspy.Adapter):
     def format(self, signature: Signature, demos: list[dict[str, Any]], inputs: dict[str, Any]) -> list[Message]:
         """The messages of one request: for ``act`` all turns so far, for ``extract`` those and one last question."""
         conversation = current()
-        if "code" in signature.output_fields:
+        if _acts(signature, conversation):
             messages = [_system(signature), *_demos(demos)]
             messages += conversation.messages() if conversation else _from_inputs(inputs)
             if conversation:
@@ -65,7 +64,7 @@ class ConversationAdapter(dspy.Adapter):
         conversation = current()
         if conversation is not None:
             conversation.reply = completion
-        if "code" in signature.output_fields:
+        if _acts(signature, conversation):
             reply = find_code(completion)
             if not reply.code:
                 raise AdapterParseError(
@@ -135,6 +134,11 @@ class PlainTextAdapter(dspy.Adapter):
         """The reply as the one output."""
         (wanted,) = signature.output_fields
         return {wanted: completion}
+
+
+def _acts(signature: Signature, conversation: Conversation | None) -> bool:
+    """True if the request is the root's for its next action. An output of the task's own may be called ``code`` too."""
+    return "code" in signature.output_fields and not (conversation is not None and conversation.extracting)
 
 
 def _system(signature: Signature) -> Message:

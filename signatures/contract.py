@@ -41,7 +41,7 @@ class VariableInfo:
 
 @dataclass(frozen=True)
 class FunctionInfo:
-    """A host function: its call in Python notation, such as ``"lookup(key: str, n: int = 3) -> list[str]"``, and doc."""
+    """A host function: its call in Python notation, such as ``"lookup(key: str) -> list[str]"``, and its doc."""
 
     call: str
     doc: str = ""

@@ -50,6 +50,7 @@ class Conversation:
         reasoning_content: The reasoning text that came with it, or None.
         sent: The messages of the last request of the root.
         replay_reasoning: Send ``reasoning_content`` back with the replies; for LMs that keep the two apart.
+        extracting: The turns are over and the next request is ``extract``'s.
     """
 
     contract: str
@@ -58,6 +59,7 @@ class Conversation:
     reasoning_content: str | None = None
     sent: list[Message] = field(default_factory=list)
     replay_reasoning: bool = False
+    extracting: bool = False
 
     def messages(self) -> list[Message]:
         """The contract and every turn, without system message and demonstrations."""

@@ -60,9 +60,7 @@ def find_code(text: str) -> Reply:
     if fields is not None:
         return Reply(fields.get("reasoning", "").strip(), _code_of(fields["code"]))
     bare = text.strip()
-    # Fences in a reply that is Python as a whole stand in its strings.
-    whole = first == len(lines) or (len(text) <= _TWICE and any(map(str.strip, lines[:first])))
-    if whole and _is_code(bare):
+    if _whole(lines, first) and _is_code(bare):
         return Reply("", _unlabelled(bare))
     prose, blocks = _blocks(lines)
     if blocks:
@@ -77,9 +75,21 @@ def _lf(text: str) -> str:
 def _code_of(field: str) -> str:
     """The code of a field that holds nothing else: what its fences hold, or all of it."""
     field = _unlabelled(_lf(field))
-    if len(field) <= _TWICE and compiles(field):
+    lines = field.split("\n")
+    first = next((number for number, line in enumerate(lines) if _fence(line)), len(lines))
+    if first == len(lines) or (_whole(lines, first) and compiles(field)):
         return field
-    return "\n\n".join(_blocks(field.split("\n"))[1]) or field
+    return "\n\n".join(_blocks(lines)[1]) or field
+
+
+def _whole(lines: list[str], first: int) -> bool:
+    """True if ``lines`` may be one program: the ``first`` fence, if there is any, stands in a string of it."""
+    if first == len(lines):
+        return True
+    string: str | None = None
+    for line in lines[:first]:
+        string = _string_after(line, string)
+    return string is not None and sum(map(len, lines)) <= _TWICE
 
 
 def _json_fields(text: str) -> dict[str, str] | None:
@@ -229,9 +239,9 @@ def _dedent(lines: list[str], opening: str) -> str:
     indents = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
     if not indents or indents[0] == 0:
         return code
-    if min(indents) > 0:
-        return "\n".join(line[min(indents) :] for line in lines)
-    # Lines of a string stand further left than the code: as in Markdown, each line loses what it has of the indentation.
+    if least := min(indents):
+        return "\n".join(line[least:] for line in lines)
+    # Lines of a string stand further left than the code: as in Markdown, each line loses what indentation it has.
     for indent in (0, len(opening) - len(opening.lstrip()), indents[0]):
         shifted = "\n".join(line[min(indent, len(line) - len(line.lstrip())) :] for line in lines)
         if compiles(shifted):

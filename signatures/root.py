@@ -53,8 +53,7 @@ def extract_signature(signature: type[dspy.Signature]) -> type[dspy.Signature]:
         "turns": (list[dict[str, str]], dspy.InputField(desc="The turns, shortened: the reply and its output")),
     }
     outputs = {name: (field.annotation, field) for name, field in signature.output_fields.items()}
-    clash = sorted(outputs.keys() & fields.keys())
-    if clash:
+    while clash := outputs.keys() & fields.keys():
         # The trace's own inputs give way, so that any output name stays possible.
         fields = {f"{name}_" if name in clash else name: value for name, value in fields.items()}
     return dspy.Signature({**fields, **outputs}, EXTRACT)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -19,11 +20,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
-
-from rlm_dspy import environments
 from rlm_dspy.environments import pool
 from rlm_dspy.environments.base import Environment
+
+from rlm_dspy import environments
 
 # LiteLLM fetches its price list from the network unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -69,6 +71,12 @@ def busy_threads() -> list[str]:
     return busy
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_disk_cache() -> None:
+    """DSPy's cache in memory alone: no test reads what an earlier run left on disk, or leaves something there."""
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
+
+
 @pytest.fixture(name="eventually")
 def eventually_fixture() -> Callable[..., bool]:
     """``eventually(true, seconds=20)``: waits for a condition with a deadline."""
@@ -98,8 +106,30 @@ def sandbox(no_leaks: None) -> Environment:
     return environments.get(os.environ.get("RLM_TEST_ENV", "subprocess"))
 
 
+_ENVELOPE = {
+    "id": "1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18},
+}
+
+
+def _streamed(message: dict[str, Any]) -> bytes:
+    """A reply as server-sent events, a word each."""
+    words = re.findall(r"\S+\s*|\s+", message["content"])
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, *({"content": word} for word in words), {}]
+    events = []
+    for number, delta in enumerate(deltas):
+        finish = "stop" if number == len(deltas) - 1 else None
+        chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        events.append({**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+    events.append({**chunk, "choices": [], "usage": _ENVELOPE["usage"]})
+    return "".join(f"data: {json.dumps(event)}\n\n" for event in events).encode() + b"data: [DONE]\n\n"
+
+
 class Endpoint:
-    """An OpenAI-compatible chat server that answers from a list and keeps every request.
+    """An OpenAI-compatible chat server that answers from a list, streamed where asked to, and keeps every request.
 
     Attributes:
         bodies: The requests, byte for byte.
@@ -117,22 +147,19 @@ class Endpoint:
             def log_message(self, *_: Any) -> None:
                 pass
 
-            def do_POST(self) -> None:  # noqa: N802
+            def do_POST(self) -> None:
                 endpoint.bodies.append(self.rfile.read(int(self.headers["content-length"])))
                 reply = next(endpoint._replies)
                 message = {"role": "assistant", **(reply if isinstance(reply, dict) else {"content": reply})}
-                data = json.dumps(
-                    {
-                        "id": "1",
-                        "object": "chat.completion",
-                        "created": 1,
-                        "model": "m",
-                        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-                        "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18},
-                    }
-                ).encode()
+                if json.loads(endpoint.bodies[-1]).get("stream"):
+                    self._send("text/event-stream", _streamed(message))
+                else:
+                    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+                    self._send("application/json", json.dumps({**_ENVELOPE, "choices": [choice]}).encode())
+
+            def _send(self, kind: str, data: bytes) -> None:
                 self.send_response(200)
-                self.send_header("content-type", "application/json")
+                self.send_header("content-type", kind)
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)

@@ -158,7 +158,7 @@ def test_importing_loads_nothing_optional(module: str) -> None:
 
 
 def test_import_rlm_dspy_alone_is_light() -> None:
-    """The package by itself loads neither DSPy nor anything that takes time, so that the command line starts at once."""
+    """The package by itself loads neither DSPy nor anything else that takes time: the command line starts at once."""
     done = python("import rlm_dspy, sys; print(*sys.modules); rlm_dspy.__version__")
     assert done.returncode == 0, done.stderr
     assert not {"dspy", "litellm", "pydantic", "rich", "asyncio"} & set(done.stdout.split())
@@ -187,6 +187,22 @@ def test_unknown_name_is_an_attribute_error() -> None:
 def test_every_folder_of_modules_is_in_the_distribution() -> None:
     declared = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     assert {name for name, path in MODULES if path.name == "__init__.py"} == declared
+
+
+@pytest.mark.parametrize(
+    ("folder", "text"),
+    [
+        ("rlm_dspy", "CONTRIBUTING.md"),
+        ("signatures", "signatures/__init__.py"),
+        ("environments", "environments/__init__.py"),
+        ("optimizers", "optimizers/__init__.py"),
+        ("training", "training/__init__.py"),
+    ],
+)
+def test_every_module_is_on_the_map_of_its_room(folder: str, text: str) -> None:
+    said = (ROOT / text).read_text()
+    names = [path.name for path in (ROOT / folder).glob("*.py") if path.name != "__init__.py"]
+    assert not [name for name in names if not re.search(rf"\b{re.escape(name)}\b", said)]
 
 
 def test_typed_marker_is_shipped() -> None:
@@ -218,9 +234,10 @@ def tracked() -> list[Path]:
 # Put together from parts, so that this file does not hold what it looks for.
 _MACHINE = re.compile("|".join(rf"(?<![\w.<}}\])-])/{top}/[\w.-]+" for top in ("work", "opt", "root", "home", "Users")))
 _TEMPORARY = re.compile(r"(?<![\w.}\]])/" + r"tmp/[\w.-]+")
-_REGISTRY = re.compile("|".join((r"pypi\." + "org", r"files\.python" + "hosted", r"registry\.npm" + "js", r"deb\." + "debian")))
-# Paths that are facts of Linux, or made up by a test as something that a sandbox must not reach.
-_ALLOWED = re.compile(r"/(home|root)/(user|someone|nobody|\.ssh|\.bashrc)\b")
+_HOSTS = (r"pypi\." + "org", r"files\.python" + "hosted", r"registry\.npm" + "js", r"deb\." + "debian")
+_REGISTRY = re.compile("|".join(_HOSTS))
+# Made up by a test: what a sandbox must not reach, and a place inside a container.
+_ALLOWED = re.compile(r"/(home|root)/(user|someone|nobody|\.ssh|\.bashrc)\b|/tmp/" + r"cache\b")
 
 
 def test_no_machine_paths_or_registry_hosts() -> None:

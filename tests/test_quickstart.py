@@ -125,6 +125,19 @@ def test_scripted_run_is_right_and_says_first_that_it_is_scripted(cache: str) ->
     assert SECRET not in done.stdout + done.stderr
 
 
+def test_another_environment_can_be_chosen_and_is_said_to_be_unconfined(cache: str) -> None:
+    done = quickstart(cache, SCRIPTED="1", RLM_DSPY_INTERPRETER="subprocess")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert any(line.startswith("Sandbox: subprocess") and "NOT confined" in line for line in done.stdout.splitlines())
+
+
+def test_an_environment_that_cannot_be_used_ends_in_a_message_with_the_way_out(cache: str) -> None:
+    done = quickstart(cache, SCRIPTED="1", RLM_DSPY_INTERPRETER="nowhere")
+    assert done.returncode == 1
+    assert "nowhere" in done.stderr and "RLM_DSPY_INTERPRETER=subprocess make quickstart" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_run_against_a_local_server(cache: str) -> None:
     """The real client, over HTTP, against a server that plays the script's two roles."""
     with server() as port:
@@ -146,7 +159,8 @@ def test_a_model_that_fails_ends_in_one_line_without_the_key(cache: str) -> None
 
 def quickstart(cache: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """One run, in an environment that names no model but those given."""
-    keys = {"SCRIPTED", "RLM_DSPY_MODEL", "RLM_DSPY_API_BASE", *(key for key, _ in models.PROVIDERS)}
+    keys = {"SCRIPTED", "RLM_DSPY_INTERPRETER", "RLM_DSPY_MODEL", "RLM_DSPY_API_BASE"}
+    keys.update(key for key, _ in models.PROVIDERS)
     clean = {name: value for name, value in os.environ.items() if name not in keys}
     return subprocess.run(
         [sys.executable, "-m", "rlm_dspy.quickstart"],
@@ -182,9 +196,8 @@ def server(status: int = 200) -> Iterator[int]:
             content = reply.text if isinstance(reply, Reply) else reply
             choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
             usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-            self._send(
-                {"id": "x", "object": "chat.completion", "created": 0, "model": "played", "choices": [choice], "usage": usage}
-            )
+            about = {"id": "x", "object": "chat.completion", "created": 0, "model": "played"}
+            self._send({**about, "choices": [choice], "usage": usage})
 
         def _send(self, value: Any, code: int = 200) -> None:
             data = json.dumps(value).encode()

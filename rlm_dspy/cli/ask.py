@@ -57,10 +57,10 @@ def _ask(options: argparse.Namespace, watch: _Watch, stack: contextlib.ExitStack
     found = _documents(options)
     progress = _Progress(options)
     stack.callback(progress.close)
-    for subscriber in (watch, progress, *_event_file(options, stack)):
-        stack.enter_context(ev.subscribe(subscriber))
     interrupts = Interrupts(progress.message)
-    stack.enter_context(ev.subscribe(interrupts.subscriber))
+    subscribers: list[ev.Subscriber] = [watch, progress, interrupts.subscriber, *_event_file(options, stack)]
+    for subscriber in subscribers:
+        stack.enter_context(ev.subscribe(subscriber))
     with dspy.context(lm=root):
         prediction = asyncio.run(_answer(program, interrupts, {"context": found.context, "query": options.question}))
     progress.close()
@@ -77,7 +77,7 @@ def _program(options: argparse.Namespace) -> RLM:
     chosen = dict(options.env_opt)
     if options.strict:
         chosen["strict"] = "true"
-    limits = {
+    limits: dict[str, Any] = {
         name: None if value == UNLIMITED else value
         for name in sorted({*Limits.names(), "max_output_chars"})
         if (value := getattr(options, name, None)) is not None
@@ -178,7 +178,9 @@ class _Progress:
         self._warned = options.interpreter == "inprocess"
         self._console: ConsoleSubscriber | None = None
         if output.progress_wanted(options.quiet):
-            self._console = ConsoleSubscriber(color=False if options.no_color else None, outputs=False)
+            color = False if options.no_color else None
+            # Outputs and errors are printed in any case, with progress or without.
+            self._console = ConsoleSubscriber(color=color, outputs=False, errors=False)
 
     def __call__(self, event: ev.Event, run: Run) -> None:
         if self._console is not None:

@@ -110,7 +110,7 @@ def _top() -> tuple[_Parser, dict[str, _Parser]]:
 
 def _ask_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "words", metavar="QUESTION FILE...", nargs="*", help="the question, then files, folders, or - for standard input"
+        "words", metavar="QUESTION FILE...", nargs="*", help="the question; files, folders, or - for standard input"
     )
 
     group = parser.add_argument_group("model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
@@ -12,6 +13,9 @@ SCRIPT_NOTE = (
     "SCRIPTED RUN: the language model is played by replies written beforehand ({why}); the code runs for real. "
     "For a real model: RLM_DSPY_MODEL=openai/NAME make quickstart, with the provider's key set."
 )
+
+INTERPRETER = "RLM_DSPY_INTERPRETER"
+"""Environment variable that names another environment than ``local``."""
 
 NEXT = """\
 Next:
@@ -35,27 +39,35 @@ def main() -> int:
     import dspy
 
     import rlm_dspy
+    from rlm_dspy import environments
     from rlm_dspy.console import ConsoleSubscriber
     from rlm_dspy.quickstart import journal
 
     document = journal.make()
     print(f"Document: a service journal of {len(document.text):,} characters, made just now")
     print(f"Question: {journal.QUESTION}\n", flush=True)
-    rlm = rlm_dspy.RLM(
-        "context, question -> service: str, person: str, errors: int",
-        max_iters=15,
-        max_llm_calls=200,
-        max_seconds=600,
-    )
     lm, sub_lm = _models(choice)
     console = ConsoleSubscriber(sys.stdout, outputs=False)
     started = time.monotonic()
     try:
+        environment = environments.get(os.environ.get(INTERPRETER) or "local")
+        rlm = rlm_dspy.RLM(
+            "context, question -> service: str, person: str, errors: int",
+            max_iters=15,
+            max_llm_calls=200,
+            max_seconds=600,
+            sub_lm=sub_lm,
+            interpreter=environment,
+        )
         with dspy.context(lm=lm), rlm_dspy.subscribe(console):
-            pred = rlm.with_options(sub_lm=sub_lm)(context=document.text, question=journal.QUESTION)
+            pred = rlm(context=document.text, question=journal.QUESTION)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except (rlm_dspy.SandboxUnavailableError, rlm_dspy.ConfigurationError) as error:
+        print(f"\nThe sandbox cannot be used here: {error}", file=sys.stderr)
+        print(f"To run it all the same, not confined: {INTERPRETER}=subprocess make quickstart", file=sys.stderr)
+        return 1
     except Exception as error:
         from rlm_dspy.redact import error_text
 
@@ -64,7 +76,7 @@ def main() -> int:
         return 1
     finally:
         console.close()
-    return _report(pred, document, time.monotonic() - started)
+    return _report(pred, document, environment.describe(), time.monotonic() - started)
 
 
 def _models(choice: models.Choice) -> tuple[Any, Any]:
@@ -77,8 +89,7 @@ def _models(choice: models.Choice) -> tuple[Any, Any]:
     return ScriptedLM(script.root, model="scripted/root"), ScriptedLM(script.sub, model="scripted/reader")
 
 
-def _report(pred: Any, document: Any, seconds: float) -> int:
-    from rlm_dspy import environments
+def _report(pred: Any, document: Any, about: Any, seconds: float) -> int:
     from rlm_dspy.render import one_line, printable
 
     def shown(value: Any) -> str:
@@ -91,8 +102,8 @@ def _report(pred: Any, document: Any, seconds: float) -> int:
     print(f"Verdict: {'the answer is right' if right else 'the answer is WRONG'}")
     limit = f" at {pred.outcome.limit}" if pred.outcome.limit else ""
     print(f"Outcome: {pred.outcome}{limit}; {len(pred.trajectory)} turns, {_calls(pred)} sub-calls, {seconds:.1f} s")
-    about = environments.local().describe()
-    print(f"Sandbox: {about.environment} ({', '.join(about.layers)}); " + ("confined" if about.confined else "NOT confined"))
+    confined = "confined" if about.confined else "NOT confined"
+    print(f"Sandbox: {about.environment} ({', '.join(about.layers)}); {confined}")
     for name in ("files", "network", "secrets", "memory", "processes", "disk", "time"):
         bound = getattr(about, name)
         print(f"         {name + ':':10} {bound.level} ({bound.how})")

@@ -17,16 +17,18 @@ QUESTION = (
     "of failed requests."
 )
 
-SERVICES = ("basket", "catalogue", "checkout", "gateway", "invoicing", "mailer", "pricing", "returns", "search", "stock")
+SERVICES = ("basket", "catalogue", "checkout", "gateway", "invoices", "mailer", "pricing", "returns", "search", "stock")
 PEOPLE = ("Amara", "Bjarne", "Chiara", "Dmitri", "Esi", "Farid", "Greta", "Hiroshi", "Ines", "Jonas", "Kavya", "Lucía")
 
 # Why each change was made is never said in one word, and each reason has a note that sounds like another one.
 MONEY = (
-    "The monthly bill for {service} has doubled since spring, and nobody could say what for. It runs on two machines "
-    "now instead of five.",
-    "Finance asked again what all those replicas of {service} are for at night, and I had no good answer. They are gone.",
-    "We were paying for memory that {service} never touches. I moved it to the smallest size that the vendor rents out.",
-    "Our contract for the premium tier behind {service} ran out on Friday and I did not renew it; the free tier has to do.",
+    "The monthly bill for {service} has doubled since spring, and nobody could say what for. It runs on two "
+    "machines now instead of five.",
+    "Finance asked again what all those replicas of {service} are for at night, and I had no good answer. They "
+    "are gone.",
+    "We were paying for memory that {service} never touches. I moved it to the smallest size the vendor rents out.",
+    "Our contract for the premium tier behind {service} ran out on Friday and I did not renew it; the free tier "
+    "has to do.",
     "{service} kept ninety days of hot storage that nobody reads. Seven are enough, and the saving pays for a junior.",
 )
 OTHER = (

@@ -34,7 +34,8 @@ parsed = []
 for line in notes:
     at, service, text, person = SHAPE.match(line).groups()
     parsed.append(Note(datetime.fromisoformat(at), service, text, person))
-failed = [(datetime.fromisoformat(stamp), service) for stamp, level, service, *_ in map(str.split, lines) if level == "ERROR"]
+fields = [line.split(maxsplit=3) for line in lines]
+failed = [(datetime.fromisoformat(at), service) for at, level, service, _ in fields if level == "ERROR"]
 len(parsed), len(failed)"""
 
 _READ = """\

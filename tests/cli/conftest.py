@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from rlm_dspy.cli import main
 
 SECONDS = 60.0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from rlm_dspy.cli import exits
 
 ASK = ("-m", "rlm_dspy.cli", "ask", "q")

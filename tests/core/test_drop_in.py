@@ -1,4 +1,4 @@
-"""A program written for ``dspy.RLM`` 3.4 works by replacing the name; where ours differs on purpose, it is pinned here."""
+"""A program written for ``dspy.RLM`` 3.4 works by replacing the name; where ours differs on purpose is pinned here."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import dspy
 import pytest
 from dspy.primitives.sandbox_serializable import SandboxSerializable
 from dspy.utils import DummyLM
+from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM
-from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Reply, ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -51,7 +51,7 @@ def both(
     return predictions[0], predictions[1]
 
 
-# ------------------------------------------------------------------------------------------- constructor and call
+# ------------------------------------------------------------------------------------------------- constructor and call
 
 
 def test_constructor_takes_dspys_parameters_in_dspys_order() -> None:
@@ -138,7 +138,7 @@ def test_an_interpreter_in_place_of_a_factory_is_refused(sandbox: Environment) -
         pytest.raises(TypeError, match="every run needs its own"),
     ):
         rlm(query="?")
-    with dspy.context(lm=ScriptedLM([])), pytest.raises(TypeError, match="must return a dspy.CodeInterpreter"):
+    with dspy.context(lm=ScriptedLM([])), pytest.raises(TypeError, match="must return a dspy"):
         rlm(query="?", interpreter_factory=lambda: object())
 
 
@@ -159,7 +159,7 @@ def test_execution_instructions_of_the_factory_are_shown_to_the_root(sandbox: En
     assert sandbox.execution_instructions in lm.calls[1].prompt
 
 
-# ------------------------------------------------------------------------------------------------ names and errors
+# ----------------------------------------------------------------------------------------------------- names and errors
 
 
 @pytest.mark.parametrize("kind", [dspy.RLM, RLM])
@@ -216,7 +216,7 @@ def test_our_results_own_more_names(name: str) -> None:
         RLM(f"query -> {name}")
 
 
-# ------------------------------------------------------------------------------------------------------ same results
+# --------------------------------------------------------------------------------------------------------- same results
 
 
 def test_the_same_program_gives_the_same_result() -> None:
@@ -420,7 +420,7 @@ def test_sandbox_serializable_inputs(factory: str, sandbox: Environment) -> None
     assert "Table of 2 rows" in lm.calls[0].prompt
 
 
-# --------------------------------------------------------------------------------------------------- interpreters
+# --------------------------------------------------------------------------------------------------------- interpreters
 
 
 class InMemory:
@@ -523,7 +523,7 @@ def test_our_interpreter_works_in_dspys_rlm(sandbox: Environment) -> None:
     assert prediction.trajectory[1]["output"].strip() == "changed sub"
 
 
-# ------------------------------------------------------------------------- where ours differs from dspy.RLM on purpose
+# -------------------------------------------------------------------------- where ours differs from dspy.RLM on purpose
 
 
 def test_differs_print_and_value_are_both_shown(sandbox: Environment) -> None:
@@ -655,12 +655,40 @@ def test_differs_sub_calls_are_a_predictor() -> None:
     assert {name for name, _ in dspy.RLM("query -> answer").named_predictors()} == {"generate_action", "extract"}
 
 
-def test_differs_literal_is_checked() -> None:
+def test_an_explicit_python_interpreter_is_meant(sandbox: Environment) -> None:
+    """DSPy cannot tell its default from the same class given; ours is None where nothing is given."""
+    made: list[Any] = []
+
+    class Interpreter(dspy.PythonInterpreter):
+        def start(self) -> None:
+            made.append(self)
+            raise dspy.CodeInterpreterError("no Deno here")
+
+    rlm = RLM("query -> answer", interpreter_factory=Interpreter)
+    with (
+        dspy.context(lm=ScriptedLM([]), interpreter_factory=sandbox),
+        pytest.raises(dspy.CodeInterpreterError, match="no Deno here"),
+    ):
+        rlm(query="q")
+    assert len(made) == 1
+
+
+def test_differs_tools_are_shown_with_types_and_defaults(sandbox: Environment) -> None:
+    lm = ScriptedLM([code("SUBMIT('x')")])
+    with dspy.context(lm=lm):
+        RLM("query -> answer", tools=[lookup], interpreter_factory=sandbox)(query="q")
+    assert "- `lookup(key: str, n: int = 2) -> list[str]` - Find a key." in lm.calls[0].prompt
+    theirs = dspy.RLM("query -> answer", tools=[lookup]).generate_action.signature.instructions
+    assert "- `lookup(key: string, n: integer)` - Find a key." in theirs
+
+
+def test_literal_is_checked_by_both() -> None:
     class Task(dspy.Signature):
         query: str = dspy.InputField()
         answer: Literal["yes", "no"] = dspy.OutputField()
 
     replies = [chat("SUBMIT('maybe')"), chat("SUBMIT('no')")]
-    with dspy.context(lm=ScriptedLM(replies)):
-        ours = RLM(Task, interpreter_factory=dspy.LocalInterpreter)(query="q")
-    assert ours.answer == "no" and "'maybe'" in ours.trajectory[0]["output"]
+    for kind in (dspy.RLM, RLM):
+        with dspy.context(lm=ScriptedLM(replies)):
+            prediction = kind(Task, interpreter_factory=dspy.LocalInterpreter)(query="q")
+        assert prediction.answer == "no" and "maybe" in prediction.trajectory[0]["output"]

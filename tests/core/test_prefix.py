@@ -7,6 +7,7 @@ the loop and the wire is left out.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +16,9 @@ import dspy
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM
-from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Reply, ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -27,7 +28,7 @@ REPLIES: list[Any] = [
     {"content": "plan\n\n```python\nprint(len(context))\n```", "reasoning_content": REASONING},
     "no code, {braces}, \\backslash and \ttab  ",
     "CRLF plan\r\n\r\n```python\r\nprint('a')\r\nprint('b')\r\n```\r\n trailing ",
-    "```json\n{\"not\": \"python\"}\n```",
+    '```json\n{"not": "python"}\n```',
     "",
     "[[ ## reasoning ## ]]\nin DSPy's format\n\n[[ ## code ## ]]\n1 / 0\n\n[[ ## completed ## ]]",
     "an unclosed fence\n```python\nprint('\u00e9\U0001f600 \u2028 end')",
@@ -63,10 +64,10 @@ def test_each_request_is_a_prefix_of_the_next(
     prediction, server = run_over_http(endpoint, sandbox, engine, REPLIES)
     assert prediction.outcome == "submitted" and prediction.answer == "3"  # a number is text where text is asked for
     assert len(server.bodies) == len(REPLIES) - 1
-    for earlier, later in zip(server.messages, server.messages[1:], strict=False):
+    for earlier, later in itertools.pairwise(server.messages):
         assert later[: len(earlier)] == earlier
     # Not only the same values: the same bytes up to the end of the earlier request's last message.
-    for earlier, later in zip(server.bodies, server.bodies[1:], strict=False):
+    for earlier, later in itertools.pairwise(server.bodies):
         start = earlier.index(b'"messages"')
         end = earlier.rindex(b"}]") if earlier.find(b"}]") >= 0 else len(earlier)
         assert later[start:end] == earlier[start:end]
@@ -161,6 +162,6 @@ def test_any_replies_keep_the_prefix(sandbox: Environment, replies: list[str], t
         prediction = RLM("query -> answer", interpreter_factory=sandbox)(query="q")
     assert prediction.outcome == "submitted"
     requests = [json.dumps(call.messages) for call in lm.calls]
-    for earlier, later in zip(requests, requests[1:], strict=False):
+    for earlier, later in itertools.pairwise(requests):
         assert later.startswith(earlier[:-1])
     assert [turn.reply for turn in prediction.trajectory][:-1] == replies

@@ -13,11 +13,11 @@ from typing import Any
 import cloudpickle
 import dspy
 import pytest
+from rlm_dspy.environments.base import Environment
+from rlm_dspy.environments.subprocess_env import Subprocess
 
 import rlm_dspy
 from rlm_dspy import RLM, ConfigurationError
-from rlm_dspy.environments.base import Environment
-from rlm_dspy.environments.subprocess_env import Subprocess
 from rlm_dspy.testing import ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -55,7 +55,7 @@ def first_request(rlm: RLM, **inputs: Any) -> Any:
     return lm.calls[0]
 
 
-# ------------------------------------------------------------------------------------------------------ save and load
+# -------------------------------------------------------------------------------------------------------- save and load
 
 
 @pytest.mark.parametrize("suffix", ["json", "pkl"])
@@ -143,7 +143,7 @@ def test_state_of_a_program_that_holds_an_rlm(sandbox: Environment, tmp_path: Pa
     assert program.rlm.act.signature.instructions == "The learned strategy."
 
 
-# ------------------------------------------------------------------------------------------------- copies and pickles
+# --------------------------------------------------------------------------------------------------- copies and pickles
 
 
 def through_deepcopy(rlm: Any) -> Any:
@@ -223,7 +223,7 @@ def test_predictions_pickle_and_copy(sandbox: Environment) -> None:
         assert made.usage == prediction.usage
 
 
-# ------------------------------------------------------------------------------------------------------ views and LMs
+# -------------------------------------------------------------------------------------------------------- views and LMs
 
 
 def test_a_view_shares_predictors_and_callbacks(sandbox: Environment) -> None:

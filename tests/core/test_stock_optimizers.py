@@ -13,9 +13,11 @@ from typing import Any
 import dspy
 import pytest
 from dspy.teleprompt.bootstrap_trace import bootstrap_trace_data
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM
-from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Call, ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -105,8 +107,8 @@ def assert_contract_is_whole(rlm: RLM, lm: ScriptedLM) -> None:
     before = len(lm.calls)
     rlm(zq_document="easy document 9. The secret is nine.", zq_question="what?")
     first = lm.calls[before]
-    for part in ("`zq_document`: str", "`zq_tool(text: str) -> str`", "`llm_query(", "SUBMIT(answer: str)", "37 sub-LM"):
-        assert part in first.prompt
+    told = ["`zq_document`: str", "`zq_tool(text: str) -> str`", "`llm_query(", "SUBMIT(answer: str)", "37 sub-LM"]
+    assert [part for part in told if part not in first.prompt] == []
     assert "```python" in first.system
 
 
@@ -186,9 +188,8 @@ def test_simba_gives_its_advisor_the_whole_trajectory(sandbox: Environment) -> N
         return reply if lucky or TRICK not in reply else code("SUBMIT('unlucky')")
 
     advice = {"act": f"Use the {TRICK}.", "sub": "Answer in one word.", "extract": "Say what was printed."}
-    advisor = ScriptedLM(
-        lambda call: f"[[ ## discussion ## ]]\nd\n\n[[ ## module_advice ## ]]\n{json.dumps(advice)}\n\n[[ ## completed ## ]]"
-    )
+    reply = f"[[ ## discussion ## ]]\nd\n\n[[ ## module_advice ## ]]\n{json.dumps(advice)}\n\n[[ ## completed ## ]]"
+    advisor = ScriptedLM(lambda call: reply)
     optimizer = dspy.SIMBA(
         metric=metric, bsize=6, num_candidates=3, max_steps=1, max_demos=0, num_threads=1, prompt_model=advisor
     )
@@ -213,7 +214,7 @@ def test_labeled_few_shot_leaves_no_inputs_in_the_state(sandbox: Environment, lm
 
 
 def test_trace_holds_every_predictor_by_identity(sandbox: Environment, lm: ScriptedLM) -> None:
-    """What GEPA, fine-tuning and GRPO read: (predictor, inputs, prediction) of predictors that named_predictors lists."""
+    """What GEPA, fine-tuning and GRPO read: steps of predictors that ``named_predictors`` lists."""
     rlm = program(sandbox)
     known = {id(predictor): name for name, predictor in rlm.named_predictors()}
     with dspy.context(trace=[]):
@@ -271,10 +272,65 @@ def test_any_instructions_leave_the_contract_whole(sandbox: Environment, lm: Scr
     assert_contract_is_whole(rlm, lm)
 
 
-def test_best_of_n_and_refine(sandbox: Environment) -> None:
-    answers = iter(["wrong", "right", "never asked"])
-    lm = ScriptedLM(lambda call: code(f"SUBMIT({next(answers)!r})"))
-    rlm = RLM("query -> answer", interpreter_factory=sandbox)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.characters(codec="utf-8"), max_size=300), st.text(st.characters(codec="utf-8"), max_size=50))
+def test_any_text_as_strategy_or_demonstration_leaves_the_contract_whole(sandbox: Environment, instructions: str, demo: str) -> None:
+    lm = ScriptedLM(root)
+    rlm = program(sandbox)
+    rlm.act.signature = rlm.act.signature.with_instructions(instructions)
+    rlm.act.demos = [dspy.Example(task=demo, turns=[{"reply": demo, "output": demo}], reasoning=demo, code=demo)]
     with dspy.context(lm=lm):
-        best = dspy.BestOfN(module=rlm, N=3, reward_fn=lambda args, pred: float(pred.answer == "right"), threshold=1.0)
+        assert_contract_is_whole(rlm, lm)
+    system = lm.calls[0].system
+    assert instructions.strip() in system
+
+
+@pytest.mark.parametrize("wrapper", [dspy.BestOfN, dspy.Refine])
+def test_best_of_n_and_refine(sandbox: Environment, wrapper: Any) -> None:
+    answers = iter(["wrong", "right", "never asked"])
+
+    def policy(call: Call) -> str:
+        if "REPL" in call.system:
+            return code(f"SUBMIT({next(answers)!r})")
+        return '[[ ## discussion ## ]]\nd\n\n[[ ## advice ## ]]\n{"act": "Be right."}\n\n[[ ## completed ## ]]'
+
+    rlm = RLM("query -> answer", interpreter_factory=sandbox)
+    with dspy.context(lm=ScriptedLM(policy)):
+        best = wrapper(module=rlm, N=3, reward_fn=lambda args, pred: float(pred.answer == "right"), threshold=1.0)
         assert best(query="?").answer == "right"
+
+
+def test_random_search(sandbox: Environment, lm: ScriptedLM) -> None:
+    optimizer = dspy.BootstrapFewShotWithRandomSearch(
+        metric=metric, max_bootstrapped_demos=2, num_candidate_programs=1, num_threads=2
+    )
+    compiled = optimizer.compile(program(sandbox), trainset=TRAIN, valset=TRAIN)
+    assert score(compiled) == 100.0
+    assert_free_of_contract(compiled)
+
+
+def test_copro(sandbox: Environment, lm: ScriptedLM) -> None:
+    proposer = ScriptedLM(
+        lambda call: f"[[ ## proposed_instruction ## ]]\nUse the {TRICK}.\n\n"
+        "[[ ## proposed_prefix_for_output_field ## ]]\nCode:\n\n[[ ## completed ## ]]"
+    )
+    optimizer = dspy.COPRO(metric=metric, prompt_model=proposer, breadth=2, depth=1)
+    compiled = optimizer.compile(
+        program(sandbox), trainset=TRAIN, eval_kwargs={"num_threads": 2, "display_progress": False}
+    )
+    assert score(compiled) == 100.0
+    assert_free_of_contract(compiled)
+    assert_contract_is_whole(compiled, lm)
+
+
+def test_infer_rules(sandbox: Environment, lm: ScriptedLM) -> None:
+    def rules(call: Call) -> str:
+        if "natural_language_rules" in call.prompt or "natural_language_rules" in call.system:
+            return f"[[ ## reasoning ## ]]\nr\n\n[[ ## natural_language_rules ## ]]\nUse the {TRICK}."
+        return root(call)
+
+    optimizer = dspy.InferRules(metric=metric, num_candidates=1, num_rules=1, num_threads=2, max_errors=10)
+    with dspy.context(lm=ScriptedLM(rules)):
+        compiled = optimizer.compile(program(sandbox), trainset=TRAIN, valset=TRAIN)
+        assert score(compiled) == 100.0
+    assert_free_of_contract(compiled)

@@ -88,8 +88,13 @@ with place() as first, place() as second:
     second.tools = {{"up": lambda: os.write(1, b"up\\n")}}
     second.execute("up()\\nimport time\\nwhile True: time.sleep(1)")
 """
+    # A killed host cannot remove its scratch folders (the next one does, after a while): they go with this test's.
     host = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert host.stdout is not None
     try:

@@ -168,7 +168,7 @@ def test_a_fork_forgets_the_parents_spares(place: Environment) -> None:
     held.close()
 
 
-def test_waiting_runs_hold_no_thread_and_come_in_order(place: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_runs_hold_no_thread_and_all_come_in(place: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(sessions.VARIABLE, "2")
     order: list[int] = []
 
@@ -188,8 +188,7 @@ def test_waiting_runs_hold_no_thread_and_come_in_order(place: Environment, monke
         return threads
 
     assert asyncio.run(main()) < 40
-    # Two are under way at a time, so neighbours may change places.
-    assert all(abs(place_ - number) <= 2 for place_, number in enumerate(order))
+    assert sorted(order) == list(range(60))
 
 
 def test_cancelled_while_waiting_or_starting(place: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +224,23 @@ def test_a_session_within_a_session_does_not_wait(place: Environment, monkeypatc
         assert not sessions.is_nested()
 
     asyncio.run(main())
+
+
+def test_slots_are_granted_in_the_order_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sessions.VARIABLE, "2")
+    order: list[int] = []
+
+    async def one(number: int) -> None:
+        lease = await sessions.atake()
+        order.append(number)
+        await asyncio.sleep(0)
+        lease.release()
+
+    async def main() -> None:
+        await asyncio.gather(*(one(number) for number in range(50)))
+
+    in_context(asyncio.run, main())
+    assert order == list(range(50))
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])

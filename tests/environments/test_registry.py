@@ -224,3 +224,13 @@ def test_a_prefix_that_holds_the_home_is_not_shown_whole(monkeypatch: pytest.Mon
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert str(tmp_path) not in python_layout.__wrapped__(False, ()).read
+
+
+def test_an_unknown_library_path_does_not_show_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from rlm_dspy.environments import layout
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(layout.sysconfig, "get_config_var", lambda name: None)
+    assert str(tmp_path) not in python_layout.__wrapped__(True, ()).read

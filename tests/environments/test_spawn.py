@@ -126,6 +126,22 @@ def test_reason_of_a_child_the_host_ended(descriptors: None) -> None:
     assert transport.reason() == "ended by the host"
 
 
+def test_reason_after_close_reads_nobody_elses_descriptor() -> None:
+    """It once read the number of its closed stderr, which another thread's pipe had got."""
+    transport = start()
+    transport.close()
+    pipes = [os.pipe() for _ in range(8)]
+    for reader, writer in pipes:
+        os.set_blocking(reader, False)
+        os.write(writer, b"1")
+    transport.reason()
+    transport.close()
+    assert [os.read(reader, 10) for reader, _ in pipes] == [b"1"] * 8
+    for pair in pipes:
+        for descriptor in pair:
+            os.close(descriptor)
+
+
 def test_a_program_that_cannot_start(tmp_path: Path, descriptors: None) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -173,6 +189,14 @@ def test_only_named_descriptors_and_variables_are_inherited(monkeypatch: pytest.
     transport.close()
     os.close(extra)
     os.close(other)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to run as root")
+def test_as_another_user(descriptors: None) -> None:
+    transport = spawn(["/usr/bin/env", "id"], env={"PATH": os.defpath}, user=54_321, group=54_322)
+    text = transport.read(1000).decode()
+    assert "uid=54321" in text and "gid=54322" in text and "0(root)" not in text
+    transport.close()
 
 
 def test_a_fork_of_the_host_touches_nothing() -> None:

@@ -1,5 +1,6 @@
 """Frames and the value codec: exact round trips, and no way to hurt the receiver."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import collections
@@ -7,11 +8,9 @@ import dataclasses
 import datetime
 import decimal
 import enum
-import fractions
 import json
 import math
 import pathlib
-import uuid
 import zoneinfo
 from typing import Any
 
@@ -21,7 +20,6 @@ import pydantic
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-
 from rlm_dspy.environments.codec import MAX_DEPTH, Decoder, Encoder, ValueTooLarge
 from rlm_dspy.environments.records import FailedCall, Record
 from rlm_dspy.environments.wire import MAX_LINE, ProtocolError, Reader, TextBlob, write_frame
@@ -62,7 +60,9 @@ scalars = st.one_of(
     st.dates(), st.times(), st.datetimes(timezones=st.none() | st.just(datetime.UTC)), st.timedeltas(),
     st.decimals(allow_nan=False), st.fractions(), st.uuids(),
 )  # fmt: skip
-hashables = st.recursive(scalars, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=5)
+hashables = st.recursive(
+    scalars, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=5
+)
 values = st.recursive(
     scalars,
     lambda inner: (
@@ -91,7 +91,7 @@ def test_round_trip(value: Any) -> None:
     [
         float("nan"), float("inf"), float("-inf"), bytearray(b"abc"), range(0, 10, 3), pathlib.Path("/a/\udcff"), b"z" * 200_000,
         "x" * 100_000, "é" * 100_000, "中" * 100_000, "\ud800中" * 50_000, "a\N{GRINNING FACE}" * 2_000_000, "中\N{GRINNING FACE}\ud800" * 1_000_000,
-        decimal.Decimal("sNaN123") if False else decimal.Decimal("-0E+10"), [f"line {i}" for i in range(100_000)],
+        decimal.Decimal("-0E+10"), [f"line {i}" for i in range(100_000)],
         datetime.datetime(2024, 10, 27, 2, 30, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"), fold=1),
         {i: i for i in range(5000)}, set(range(5000)),
     ],
@@ -122,7 +122,7 @@ class Box:
     label: str = "l"
 
 
-Pair = collections.namedtuple("Pair", "left right")  # noqa: PYI024
+Pair = collections.namedtuple("Pair", "left right")
 
 
 def test_records_by_attribute_and_key_in_the_sandbox() -> None:
@@ -163,7 +163,9 @@ def test_numpy_arrays(array: Any) -> None:
     assert back.flags.writeable
 
 
-@pytest.mark.parametrize("scalar", [np.float32(1.5), np.int64(-3), np.bool_(True), np.str_("x"), np.datetime64("2020-01-01")])
+@pytest.mark.parametrize(
+    "scalar", [np.float32(1.5), np.int64(-3), np.bool_(True), np.str_("x"), np.datetime64("2020-01-01")]
+)
 def test_numpy_scalars(scalar: Any) -> None:
     assert same(through(scalar), scalar)
 
@@ -192,7 +194,11 @@ def test_pandas() -> None:
     grouped = df.groupby(["int", "text"], dropna=False)[[5]].sum()
     pd.testing.assert_frame_equal(through(grouped), grouped)
     pd.testing.assert_index_equal(through(df.index), df.index)
-    for value in (pd.Timestamp("2020-01-01 00:00:00.123456789"), pd.Timedelta("1s"), pd.Timestamp("2020", tz="Europe/Berlin")):
+    for value in (
+        pd.Timestamp("2020-01-01 00:00:00.123456789"),
+        pd.Timedelta("1s"),
+        pd.Timestamp("2020", tz="Europe/Berlin"),
+    ):
         assert same(through(value), value)
     assert through(pd.NaT) is pd.NaT and through(pd.NA) is pd.NA
 
@@ -319,10 +325,17 @@ TAGS = [
 ]  # fmt: skip
 
 
-@given(st.sampled_from(TAGS), json_values, st.dictionaries(st.sampled_from("vbstknicz"), json_values), st.binary(max_size=40))
+@given(
+    st.sampled_from(TAGS),
+    json_values,
+    st.dictionaries(st.sampled_from("vbstknicz"), json_values),
+    st.binary(max_size=40),
+)
 def test_malformed_values_give_a_value_or_a_protocol_error(tag: str, v: Any, more: dict[str, Any], blob: bytes) -> None:
     try:
-        Decoder([bytearray(blob)], records=False, max_cost=1 << 20).load([{"$": tag, "v": v, **more}, {"$": tag, "b": 0, **more}])
+        Decoder([bytearray(blob)], records=False, max_cost=1 << 20).load(
+            [{"$": tag, "v": v, **more}, {"$": tag, "b": 0, **more}]
+        )
     except ProtocolError:
         pass
 

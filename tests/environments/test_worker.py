@@ -1,5 +1,6 @@
 """The worker and its channel: start, delivery to other Pythons, caps, death, and workers that attack the host."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import asyncio
@@ -14,8 +15,6 @@ from typing import Any
 
 import dspy
 import pytest
-
-from rlm_dspy._aio import run_sync
 from rlm_dspy.environments import channel as channels
 from rlm_dspy.environments.base import Description, Environment, Transport
 from rlm_dspy.environments.channel import ChannelClosed, connect
@@ -23,6 +22,8 @@ from rlm_dspy.environments.interpreter import Interpreter
 from rlm_dspy.environments.program import BOOTSTRAP, worker_program
 from rlm_dspy.environments.spawn import spawn
 from rlm_dspy.environments.subprocess_env import Subprocess
+
+from rlm_dspy._aio import run_sync
 from rlm_dspy.errors import SandboxUnavailableError
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -35,7 +36,10 @@ def pythons() -> list[str]:
     for path in filter(None, homes):
         code = "import sys; print(*sys.version_info[:2])"
         answer = subprocess.run([str(path), "-I", "-c", code], capture_output=True, text=True, check=False)
-        if answer.returncode == 0 and (3, 8) <= (version := tuple(map(int, answer.stdout.split()))) != sys.version_info[:2]:
+        if (
+            answer.returncode == 0
+            and (3, 8) <= (version := tuple(map(int, answer.stdout.split()))) != sys.version_info[:2]
+        ):
             found.setdefault(version, str(path))
     return [found[version] for version in sorted(found)]
 
@@ -65,7 +69,7 @@ class Attacker(Environment):
             "        more = os.read(0, 1 << 20)\n"
             "        if not more: os._exit(0)\n"
             "        data += more\n"
-            "READY = '{\"op\": \"ready\", \"python\": \"3\"}'\n"
+            'READY = \'{"op": "ready", "python": "3"}\'\n'
         )
         return spawn([sys.executable, "-I", "-u", "-c", prologue + self.program], env={})
 
@@ -101,7 +105,10 @@ def test_other_pythons(python: str) -> None:
             return [x, x]
 
         await session.set({"text": "\ud800é", "value": {1: (2, {3})}})
-        result = await session.run("print(text == '\\ud800é', value)\nawait __import__('asyncio').sleep(0)\ndouble(text)[1] == text", {"double": double})
+        result = await session.run(
+            "print(text == '\\ud800é', value)\nawait __import__('asyncio').sleep(0)\ndouble(text)[1] == text",
+            {"double": double},
+        )
         assert (result.error, result.stdout, result.value) == (None, "True {1: (2, {3})}\n", "True")
         result = await session.run("def f():\n    1/0\nf()")
         assert result.error and "    1/0" in result.error.traceback and "<rlm" not in result.error.traceback
@@ -115,7 +122,12 @@ def test_other_pythons(python: str) -> None:
 
 def test_the_start_imports_little() -> None:
     """What makes a start slow is imported when it is needed."""
-    result = run_sync(use(Subprocess()(), "import sys\nsorted(set(sys.modules) & {'asyncio', 'ctypes', 'numpy', 'ast', 'inspect', 'traceback', 'typing', 'subprocess', 'pickle', 'socket'})"))
+    result = run_sync(
+        use(
+            Subprocess()(),
+            "import sys\nsorted(set(sys.modules) & {'asyncio', 'ctypes', 'numpy', 'ast', 'inspect', 'traceback', 'typing', 'subprocess', 'pickle', 'socket'})",
+        )
+    )
     assert result[0].value == "[]"
 
 
@@ -127,7 +139,9 @@ def test_the_program_fits_both_ways() -> None:
     assert len(BOOTSTRAP) < 1000 and BOOTSTRAP.isascii()
 
 
-@pytest.mark.parametrize("program", ["sys.exit(3)", "print('Traceback: no module'); sys.exit(1)", "os.kill(os.getpid(), 9)", "send('[]')"])
+@pytest.mark.parametrize(
+    "program", ["sys.exit(3)", "print('Traceback: no module'); sys.exit(1)", "os.kill(os.getpid(), 9)", "send('[]')"]
+)
 def test_a_worker_that_does_not_start(program: str) -> None:
     with pytest.raises(SandboxUnavailableError, match="attacker"):
         connect(Attacker(program))
@@ -150,7 +164,7 @@ def test_a_silent_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "attack",
     [
-        "send('garbage')", "send('[1]')", "os.write(1, b'\\0' * 100)", "done(n + 1000)", "done(n); done(n)", "send('{\"op\": \"x\", \"id\": 1}')",
+        "send('garbage')", "send('[1]')", "os.write(1, b'\\0' * 100 + b'\\n')", "done(n + 1000)", "done(n); done(n)", "send('{\"op\": \"x\", \"id\": 1}')",
         "send('{\"op\": \"call\", \"id\": 1, \"name\": 5, \"body\": [[], {}]}')", "send('{\"op\": \"call\", \"id\": 1, \"name\": \"f\", \"body\": 5}')",
         "send('{\"op\": \"call\", \"id\": 1, \"name\": \"f\", \"body\": [[], {\"$\": \"dict\", \"v\": [[1, 2]]}]}')", "send('{\"op\": \"done\", \"id\": \"x\"}')",
         "send(json.dumps({'op': 'done', 'id': n, 'body': {'$': 'range', 'v': [0, 10**18, 1]}}))", "send('{\"op\": \"done\", \"id\": %d, \"blobs\": [10000000000]}' % n)",
@@ -164,7 +178,9 @@ def test_a_breach_ends_the_worker_not_the_host(attack: str) -> None:
     session = attacked(attack, timeout=20)
     (result,) = run_sync(use(session, "1"))
     if result.error is not None:
-        assert result.error.type == "SandboxDied" and ("protocol" in result.error.message or "gone" in result.error.message)
+        assert result.error.type == "SandboxDied" and (
+            "protocol" in result.error.message or "gone" in result.error.message
+        )
     assert time.monotonic() - start < 20
 
 
@@ -198,7 +214,7 @@ def test_unanswered_calls_are_bounded() -> None:
         finally:
             open_calls -= 1
 
-    flood = "frame = b''.join(b'{\"op\": \"call\", \"id\": %d, \"name\": \"slow\", \"body\": [[], {}]}\\n' % i for i in range(10_000))\nwhile True: os.write(1, frame)"
+    flood = 'frame = b\'\'.join(b\'{"op": "call", "id": %d, "name": "slow", "body": [[], {}]}\\n\' % i for i in range(10_000))\nwhile True: os.write(1, frame)'
 
     async def check() -> Any:
         session = attacked(flood, timeout=2)
@@ -237,15 +253,27 @@ def test_a_worker_that_does_not_read_holds_nothing_up() -> None:
 
 
 def peak_mb(pid: int | str) -> int:
-    return next(int(line.split()[1]) // 1024 for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmHWM" in line)
+    return next(
+        int(line.split()[1]) // 1024 for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmHWM" in line
+    )
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="needs Linux's memory accounting")
-@pytest.mark.parametrize("text", ["x" * 60_000_000, "é" * 60_000_000, "中" * 30_000_000, "a" * 15_000_000 + "\N{GRINNING FACE}"], ids=["ascii", "latin", "cjk", "emoji"])
+@pytest.mark.parametrize(
+    "text",
+    ["x" * 60_000_000, "é" * 60_000_000, "中" * 30_000_000, "a" * 15_000_000 + "\N{GRINNING FACE}"],
+    ids=["ascii", "latin", "cjk", "emoji"],
+)
 def test_a_big_value_costs_at_most_four_times_its_size(text: str) -> None:
     async def check() -> None:
         session = Subprocess()()
-        before = int((await session.run("import os, resource\nresource.getrusage(resource.RUSAGE_SELF).ru_maxrss")).value or 0) // 1024
+        before = (
+            int(
+                (await session.run("import os, resource\nresource.getrusage(resource.RUSAGE_SELF).ru_maxrss")).value
+                or 0
+            )
+            // 1024
+        )
         try:
             Path("/proc/self/clear_refs").write_text("5")
         except OSError:

@@ -1,0 +1,236 @@
+"""The live console: what a person sees of runs, on terminals and elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import dspy
+import pytest
+
+import rlm_dspy
+from rlm_dspy import RLM
+from rlm_dspy.console import ConsoleSubscriber, verbose_printer
+from rlm_dspy.testing import Reply, ScriptedLM, code
+
+
+def run(stream: Any, root: Any, sub: Any = "fine", verbose: bool = False, **options: Any) -> dspy.Prediction:
+    """One run in a plain subprocess, shown on ``stream``."""
+    live = options.pop("live", None)
+    rlm = RLM("context -> answer: str", interpreter="subprocess", verbose=verbose, **options)
+    rlm.sub_lm = ScriptedLM(sub if callable(sub) else (lambda call: sub))
+    with dspy.context(lm=ScriptedLM(root)):
+        if verbose:
+            return rlm(context="text")
+        with rlm_dspy.subscribe(ConsoleSubscriber(stream, live=live)):
+            return rlm(context="text")
+
+
+def test_plain_lines_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    bad = Reply(error=RuntimeError("too busy"))
+    replies = [
+        code("print('seen')\nprint(llm_query_batched(['a', 'bad']))\n1 / 0", "Look at\nit first."),
+        "I have no code for you.",
+        code("SUBMIT('the answer')", "Submit."),
+    ]
+    run(stream, replies, lambda call: bad if call.prompt == "bad" else "fine")
+    text = stream.getvalue()
+    assert "\x1b" not in text and "\r" not in text
+    lines = [line.rstrip() for line in text.splitlines()]
+    for line in ("  plan: Look at it first.", "    print('seen')", "    seen", "  answer: the answer"):
+        assert line in lines
+    for part in ("turn 1/20", "turn 3/20", "context: str, 4 characters", "NOT CONFINED", "2 sub-calls", "too busy"):
+        assert part in text
+    assert "calls: 1 done, 1 failed" in text and "ZeroDivisionError: division by zero" in text
+    assert "reply: I have no code for you." in text and "submitted in" in text
+
+
+def test_a_limit_and_a_failure() -> None:
+    stream = io.StringIO()
+    pred = run(
+        stream,
+        lambda call: code("print(1)") if call.turn < 2 and "No more code" not in call.prompt + call.system else "",
+        max_iters=2,
+    )
+    assert "stopped: max_iters" in stream.getvalue()
+    assert f"{pred.outcome} (max_iters)" in stream.getvalue()
+
+
+def test_long_code_and_output_are_shortened() -> None:
+    stream = io.StringIO()
+    source = "\n".join([f"x{i} = {i}" for i in range(500)] + ["print('y' * 1_000_000)", "SUBMIT('ok')"])
+    run(stream, [code(source)])
+    text = stream.getvalue()
+    assert len(text) < 10_000
+    assert "x0 = 0" in text and "x250 = 250" not in text and "SUBMIT('ok')" in text
+    assert "lines left out" in text and "characters left out" in text
+
+
+def test_markup_is_not_interpreted() -> None:
+    stream = io.StringIO()
+    run(stream, [code("print('[bold]b[/bold] [/] :smile:')\nSUBMIT('[red]a')", "[link=x]p[/link]")], live=True)
+    text = stream.getvalue()
+    for part in ("[bold]b[/bold] [/] :smile:", "[red]a", "[link=x]p[/link]"):
+        assert part in text
+
+
+def test_a_live_area_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream, before = io.StringIO(), (sys.stdout, sys.stderr)
+    threads = set(threading.enumerate())
+    run(stream, [code("x = 1"), code("SUBMIT('a')")], live=True)
+    text = stream.getvalue()
+    assert "\x1b[?25l" in text and text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert (sys.stdout, sys.stderr) == before
+    for thread in set(threading.enumerate()) - threads:
+        if type(thread).__module__.startswith("rich."):
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+def test_live_false_is_colour_without_a_live_area(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    run(stream, [code("SUBMIT('a')")], live=False)
+    assert "\x1b[1m" in stream.getvalue() and "\x1b[?25l" not in stream.getvalue()
+
+
+def test_verbose_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    run(None, [code("SUBMIT('a')", "the plan")], verbose=True)
+    captured = capsys.readouterr()
+    assert captured.out == "" and "plan: the plan" in captured.err and "\x1b" not in captured.err
+    assert isinstance(verbose_printer(), ConsoleSubscriber)
+
+
+class Failing(io.StringIO):
+    """A stream whose reader goes away after some lines."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.left = 3
+        self.error = error
+
+    def write(self, text: str) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        return super().write(text)
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), ValueError("I/O operation on closed file"), OSError(28, "full")])
+def test_a_stream_that_fails_does_not_end_the_run(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    assert run(Failing(error), [code("x = 1"), code("SUBMIT('a')")]).answer == "a"
+    assert not caplog.records
+
+
+def test_any_encoding_and_any_text() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    run(stream, [code("print('\\ud800 é \\x00')\nSUBMIT('\\udfff ü')", "日本")])
+    stream.flush()
+    text = raw.getvalue().decode("ascii")
+    assert "\\ud800 \\xe9 \\x00" in text and "\\udfff \\xfc" in text and "\\u65e5\\u672c" in text
+
+
+def test_runs_at_the_same_time_are_told_apart() -> None:
+    stream = io.StringIO()
+    started: set[str] = set()
+    everyone = asyncio.Event()
+
+    def meet(event: rlm_dspy.Event, run: rlm_dspy.Run) -> None:
+        if event.kind == "session_opened":
+            started.add(run.id)
+            if len(started) == 4:
+                everyone.set()
+
+    async def wait() -> str:
+        await asyncio.wait_for(everyone.wait(), 60)
+        return "met"
+
+    rlm = RLM("context -> answer: str", interpreter="subprocess", tools=[wait])
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(rlm.acall(context=str(i)) for i in range(4)))
+
+    root = ScriptedLM(lambda call: code("wait()\nSUBMIT(context)", "p"))
+    with dspy.context(lm=root), rlm_dspy.subscribe(ConsoleSubscriber(stream)), rlm_dspy.subscribe(meet):
+        answers = [pred.answer for pred in asyncio.run(main())]
+    assert answers == ["0", "1", "2", "3"]
+    lines = stream.getvalue().splitlines()
+    for number in started:
+        mine = [line for line in lines if line.startswith(f"[{number[:4]}]")]
+        assert any("submitted in" in line for line in mine) and any("plan: p" in line for line in mine)
+    assert {line.split("answer: ")[1] for line in lines if "answer: " in line} == set(answers)
+
+
+def test_many_runs_on_one_live_area(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream = io.StringIO()
+    rlm = RLM("context -> answer: str", interpreter="inprocess")
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(rlm.acall(context=str(i)) for i in range(20)))
+
+    def root(call: Any) -> Reply:
+        return Reply(code("SUBMIT(context)"), delay=0.3)
+
+    with dspy.context(lm=ScriptedLM(root)), rlm_dspy.subscribe(ConsoleSubscriber(stream, live=True)):
+        asyncio.run(main())
+    text = stream.getvalue()
+    assert text.count("submitted in") == 20
+    assert text.count("\x1b[?25l") == 1 and "and 12 more runs" in text
+
+
+def test_a_cancelled_run_gives_the_terminal_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream = io.StringIO()
+    rlm = RLM("context -> answer: str", interpreter="subprocess")
+    running = asyncio.Event()
+
+    def notice(event: rlm_dspy.Event, run: rlm_dspy.Run) -> None:
+        if event.kind == "turn_started":
+            running.set()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(rlm.acall(context="x"))
+        await asyncio.wait_for(running.wait(), 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    root = ScriptedLM(lambda call: Reply("late", delay=3600))
+    with dspy.context(lm=root), rlm_dspy.subscribe(ConsoleSubscriber(stream, live=True)), rlm_dspy.subscribe(notice):
+        asyncio.run(main())
+    text = stream.getvalue()
+    assert "cancelled" in text and text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_outputs_and_errors_may_be_left_to_others(shown: bool) -> None:
+    stream = io.StringIO()
+    subscriber = ConsoleSubscriber(stream, outputs=shown, errors=shown)
+    rlm = RLM("context -> answer: str", interpreter="inprocess")
+    with rlm_dspy.subscribe(subscriber):
+        with dspy.context(lm=ScriptedLM([code("SUBMIT('the answer')")])):
+            rlm(context="x")
+        with dspy.context(lm=ScriptedLM([Reply(error=RuntimeError("out of order"))])), pytest.raises(dspy.DSPyError):
+            rlm(context="x")
+    text = stream.getvalue()
+    assert "submitted in" in text and "failed in" in text
+    assert ("answer: the answer" in text) == shown and ("out of order" in text) == shown
+
+
+def test_importing_the_console_does_not_import_rich() -> None:
+    program = "import sys, rlm_dspy.console, rlm_dspy.screen; sys.exit('rich' in sys.modules or 'dspy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, env=dict(os.environ)).returncode == 0

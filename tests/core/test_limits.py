@@ -1,0 +1,255 @@
+"""Every limit is respected, says where it struck, and costs no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import dspy
+import pytest
+from rlm_dspy.environments.base import Environment
+
+from rlm_dspy import RLM, LimitReached, Run, RunFailed, subscribe
+from rlm_dspy.testing import Call, Reply, ScriptedLM, code
+
+BEST = "[[ ## a ## ]]\nbest guess\n\n[[ ## completed ## ]]"
+
+
+def acting(*replies: Any, best: Any = BEST, then: Any = None) -> ScriptedLM:
+    """A root that acts from a list (the last again and again) and answers ``extract`` with ``best``."""
+
+    def policy(call: Call) -> str | Reply:
+        if "No more code can run" in call.prompt:
+            return best
+        return replies[min(call.turn, len(replies) - 1)]
+
+    return ScriptedLM(policy)
+
+
+def run(root: ScriptedLM, sandbox: Environment, **options: Any) -> tuple[Any, list[Any]]:
+    log: list[Any] = []
+    with dspy.context(lm=root), subscribe(lambda event, run: log.append(event)):
+        prediction = RLM("q -> a", interpreter=sandbox, **options)(q="x")
+    return prediction, log
+
+
+def struck(log: list[Any]) -> list[tuple[str, str]]:
+    return [(event.limit, event.where) for event in log if event.kind == "limit_struck"]
+
+
+def test_max_iters(sandbox: Environment) -> None:
+    prediction, log = run(acting(code("1")), sandbox, max_iters=3)
+    assert prediction.outcome == "extracted" and prediction.outcome.limit == "max_iters"
+    assert prediction.a == "best guess" and len(prediction.trajectory) == 3
+    assert struck(log) == [("max_iters", "turns")] and prediction.usage["turns"] == 3
+
+
+def test_an_answer_at_the_last_turn_is_kept(sandbox: Environment) -> None:
+    prediction, log = run(acting(code("1"), code("SUBMIT('mine')")), sandbox, max_iters=2)
+    assert (prediction.a, prediction.outcome, struck(log)) == ("mine", "submitted", [])
+
+
+def test_a_submission_that_spends_the_last_call_is_kept(sandbox: Environment) -> None:
+    sub = ScriptedLM(lambda call: "yes")
+    prediction, _ = run(acting(code("SUBMIT(llm_query('x'))")), sandbox, max_llm_calls=1, max_iters=1, sub_lm=sub)
+    assert (prediction.a, prediction.outcome) == ("yes", "submitted")
+
+
+def test_the_last_turn_is_announced(sandbox: Environment) -> None:
+    root = acting(code("1"))
+    run(root, sandbox, max_iters=2)
+    assert root.calls[1].prompt.endswith("[turn 2 of 2; this is the last turn: SUBMIT now]")
+
+
+def test_max_llm_calls_refuses_whole_batches_and_the_run_goes_on(sandbox: Environment) -> None:
+    sub = ScriptedLM(lambda call: call.prompt)
+    source = (
+        "out = llm_query_batched(['a', 'b'])\n"
+        "for ask in (lambda: llm_query_batched(['c', 'd']), lambda: llm_query('c'), lambda: llm_query('d')):\n"
+        "    try: out.append(ask())\n    except RuntimeError as e: out.append(str(e))\n"
+        "SUBMIT(str([*out, budget()['llm_calls']]))"
+    )
+    prediction, _ = run(acting(code(source)), sandbox, max_llm_calls=3, sub_lm=sub)
+    assert prediction.outcome == "submitted" and len(sub.calls) == prediction.usage["calls"] == 3
+    assert "2 sub-LM calls asked for, 1 of 3 left (max_llm_calls)" in prediction.a
+    assert "1 sub-LM call asked for, 0 of 3 left" in prediction.a and prediction.a.endswith(", 0]")
+
+
+def test_no_sub_calls_at_all(sandbox: Environment) -> None:
+    prediction, _ = run(acting(code("llm_query('x')")), sandbox, max_llm_calls=0, max_iters=1)
+    assert "0 of 0 left" in prediction.trajectory[0].output and prediction.usage["calls"] == 0
+
+
+def test_max_errors_counts_in_a_row(sandbox: Environment) -> None:
+    prediction, log = run(acting(code("1/0"), code("1"), code("2/0"), "no code"), sandbox, max_errors=2)
+    assert prediction.outcome.limit == "max_errors" and len(prediction.trajectory) == 4
+    assert struck(log) == [("max_errors", "turns")] and prediction.usage["errors"] == 3
+
+
+@pytest.mark.parametrize("sync_only", [False, True])
+def test_max_seconds_while_the_root_thinks(sandbox: Environment, sync_only: bool) -> None:
+    gate = threading.Event()
+
+    def policy(call: Call) -> str:
+        if "No more code can run" in call.prompt:
+            return BEST
+        if call.turn:
+            gate.wait(30)
+        return code("1")
+
+    root = ScriptedLM(policy, sync_only=sync_only)
+    began = time.monotonic()
+    try:
+        # One that can be awaited blocks in a thread as well: DSPy calls it synchronously.
+        prediction, log = run(root, sandbox, max_seconds=0.5)
+    finally:
+        gate.set()
+    assert time.monotonic() - began < 10
+    assert prediction.a == "best guess" and struck(log) == [("max_seconds", "act")]
+    assert len(prediction.trajectory) == 1
+
+
+@pytest.mark.parametrize("source", ["while True: pass", "import time; time.sleep(1e9)", "never()", "llm_query('x')"])
+def test_max_seconds_while_code_runs_keeps_what_it_printed(sandbox: Environment, source: str) -> None:
+    gate = threading.Event()
+
+    def never() -> None:
+        gate.wait(30)
+
+    def sub(call: Call) -> str:
+        gate.wait(30)
+        return "late"
+
+    began = time.monotonic()
+    try:
+        prediction, log = run(
+            acting(code(f"print('so far', flush=True)\n{source}")),
+            sandbox,
+            max_seconds=0.7,
+            tools=[never],
+            sub_lm=ScriptedLM(sub),
+        )
+    finally:
+        gate.set()
+    assert time.monotonic() - began < 10
+    assert prediction.outcome == "extracted" and prediction.outcome.limit == "max_seconds"
+    assert prediction.trajectory[0].output.startswith("so far")
+    assert [limit for limit, _ in struck(log)] == ["max_seconds"]
+
+
+def test_max_concurrency_is_the_width_and_everything_is_answered(sandbox: Environment) -> None:
+    lock, now, peak = threading.Lock(), 0, 0
+
+    def sub(call: Call) -> Reply:
+        nonlocal now, peak
+        with lock:
+            now += 1
+            peak = max(peak, now)
+        time.sleep(0.005)
+        with lock:
+            now -= 1
+        return Reply(call.prompt.upper())
+
+    source = "r = llm_query_batched([f'p{i}' for i in range(40)])\nSUBMIT(','.join(r))"
+    prediction, _ = run(acting(code(source)), sandbox, max_concurrency=4, sub_lm=ScriptedLM(sub))
+    assert prediction.a == ",".join(f"P{i}" for i in range(40))
+    assert peak <= 4 and 1 < prediction.usage["peak_width"] <= 4 and prediction.usage["calls"] == 40
+
+
+def test_one_failing_prompt_of_a_batch_comes_back_in_its_slot(sandbox: Environment) -> None:
+    def sub(call: Call) -> Reply:
+        return Reply(error=ValueError("no")) if call.prompt == "b" else Reply(call.prompt)
+
+    prediction, _ = run(acting(code("SUBMIT(str(llm_query_batched(['a', 'b', 'c'])))")), sandbox, sub_lm=ScriptedLM(sub))
+    assert "'a'" in prediction.a and "'c'" in prediction.a and "[ERROR]" in prediction.a
+
+
+def test_extract_seconds(sandbox: Environment) -> None:
+    gate = threading.Event()
+
+    def policy(call: Call) -> str:
+        if "No more code can run" in call.prompt:
+            gate.wait(30)
+        return code("1")
+
+    try:
+        prediction, _ = run(ScriptedLM(policy), sandbox, max_iters=1, extract_seconds=0.2)
+    finally:
+        gate.set()
+    assert prediction.outcome == "failed" and prediction.outcome.limit == "max_iters"
+    assert prediction.a is None and len(prediction.trajectory) == 1 and "Timeout" in prediction.outcome.error
+
+
+@pytest.mark.parametrize("when", ["turn_started", "acted", "call_started", "turn_ended"])
+def test_a_stop_from_another_thread_gives_the_best_answer(sandbox: Environment, when: str) -> None:
+    gate = threading.Event()
+
+    def wait() -> None:
+        gate.wait(30)
+
+    def on_event(event: Any, run: Run) -> None:
+        if event.kind == when:
+            thread = threading.Thread(target=run.request_stop, args=("enough",))
+            thread.start()
+            thread.join()
+
+    try:
+        with dspy.context(lm=acting(code("print(1, flush=True)\nwait()"))), subscribe(on_event):
+            prediction = RLM("q -> a", interpreter=sandbox, tools=[wait], max_seconds=20)(q="x")
+    finally:
+        gate.set()
+    assert prediction.outcome.limit == ("enough" if when != "turn_ended" else prediction.outcome.limit)
+    assert (prediction.a, prediction.outcome) == ("best guess", "extracted")
+
+
+def test_the_first_stop_counts_and_one_before_the_start_is_kept() -> None:
+    program = RLM("q -> a")
+    run = Run(program, {"q": "x"}, program.limits, lambda: None)
+    run.request_stop("first")
+    run.request_stop("second")
+
+    async def main() -> None:
+        run.attach()
+        with pytest.raises(Exception, match="first"):
+            await run.bounded(asyncio.Event().wait())
+
+    asyncio.run(main())
+    assert run.stop_reason == "first"
+    run.request_stop("after the loop has gone")
+
+
+def test_on_limit_raise_carries_the_best_answer(sandbox: Environment) -> None:
+    with pytest.raises(LimitReached) as raised:
+        run(acting(code("1")), sandbox, max_iters=1, on_limit="raise")
+    assert raised.value.limit == "max_iters" and raised.value.prediction.a == "best guess"
+    assert len(raised.value.trajectory) == 1
+
+
+def test_on_limit_raise_with_an_error(sandbox: Environment) -> None:
+    broken = Reply(error=RuntimeError("the LM is down"))
+    with pytest.raises(RunFailed, match="the LM is down") as raised:
+        run(acting(code("1"), broken), sandbox, on_limit="raise")
+    assert raised.value.prediction.a == "best guess" and "the LM is down" in str(raised.value.__cause__)
+
+
+def test_an_error_before_the_first_turn_is_finished_is_raised_with_the_trajectory(sandbox: Environment) -> None:
+    with pytest.raises(Exception, match="down from the start") as raised:
+        run(acting(Reply(error=RuntimeError("down from the start"))), sandbox)
+    assert list(raised.value.trajectory) == []
+    assert [event.kind for event in raised.value.trajectory.events][-1] == "run_ended"
+
+
+def test_an_error_later_is_an_outcome(sandbox: Environment) -> None:
+    prediction, log = run(acting(code("1"), Reply(error=RuntimeError("down later"))), sandbox)
+    assert (prediction.a, prediction.outcome, prediction.outcome.limit) == ("best guess", "extracted", None)
+    assert "down later" in prediction.outcome.error and len(prediction.trajectory) == 1
+    assert log[-1].error == prediction.outcome.error
+
+
+def test_when_extract_fails_too_nothing_is_lost(sandbox: Environment) -> None:
+    prediction, log = run(acting(code("print('found it')"), best=Reply(error=RuntimeError("down"))), sandbox, max_iters=1)
+    assert prediction.outcome == "failed" and prediction.a is None
+    assert prediction.trajectory[0].output == "found it"
+    assert [event.kind for event in log][-2:] == ["extracted", "run_ended"]

@@ -1,0 +1,289 @@
+"""``dspy.streamify`` on an RLM: synchronous and asynchronous programs, slow consumers, status messages, listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import dspy
+import pytest
+from dspy.streaming import StatusMessage, StatusMessageProvider, StreamListener, StreamResponse
+from rlm_dspy.environments.base import Environment
+
+from rlm_dspy import RLM, LimitReached
+from rlm_dspy.testing import Call, ScriptedLM, code
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+SECONDS = 30.0
+
+
+class Chatty(StatusMessageProvider):
+    """A message for every step."""
+
+    def lm_start_status_message(self, instance: Any, inputs: Any) -> str:
+        return "lm start"
+
+    def lm_end_status_message(self, outputs: Any) -> str:
+        return "lm end"
+
+    def module_start_status_message(self, instance: Any, inputs: Any) -> str:
+        return f"{type(instance).__name__} start"
+
+    def module_end_status_message(self, outputs: Any) -> str:
+        return "module end"
+
+    def tool_start_status_message(self, instance: Any, inputs: Any) -> str:
+        return f"{instance.name} start"
+
+    def tool_end_status_message(self, outputs: Any) -> str:
+        return "tool end"
+
+
+def lookup(key: str) -> str:
+    """Find a key."""
+    return key.upper()
+
+
+def policy(call: Call) -> str:
+    if "REPL" not in call.system:
+        return "sub"
+    if call.turn == 0:
+        return code("print(lookup('k'), llm_query_batched(['a'] * 12))")
+    return code("SUBMIT('x')")
+
+
+async def consume(stream: AsyncIterator[Any], delay: float = 0.0) -> list[Any]:
+    items = []
+    async with asyncio.timeout(SECONDS):
+        async for item in stream:
+            items.append(item)
+            await asyncio.sleep(delay)
+    return items
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("sync_only", [False, True])
+@pytest.mark.parametrize("delay", [0.0, 0.01])
+def test_status_messages_arrive_in_order_also_at_a_slow_consumer(
+    sandbox: Environment, is_async: bool, sync_only: bool, delay: float
+) -> None:
+    """More items than DSPy's channel holds (16), with a consumer slower than the run."""
+    rlm = RLM("query -> answer", tools=[lookup], interpreter_factory=sandbox)
+    program = dspy.streamify(rlm, status_message_provider=Chatty(), is_async_program=is_async)
+
+    async def main() -> list[Any]:
+        return await consume(program(query="q"), delay)
+
+    with dspy.context(lm=ScriptedLM(policy, sync_only=sync_only)):
+        items = asyncio.run(main())
+    assert isinstance(items[-1], dspy.Prediction) and items[-1].answer == "x"
+    messages = [item.message for item in items[:-1] if isinstance(item, StatusMessage)]
+    assert messages[0] == "RLM start" and messages[-1] == "module end"
+    if not sync_only:
+        assert messages.count("lm start") == messages.count("lm end") == 14
+        assert messages.count("RolePredict start") == 14
+        assert messages.index("lookup start") < messages.index("tool end")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_tools_and_sub_agents_that_call_lms_under_a_stream(sandbox: Environment, is_async: bool) -> None:
+    """Their LM calls are made in threads, stream like all others, and report their status."""
+    sub = ScriptedLM(lambda call: "[[ ## a ## ]]\nyes\n\n[[ ## completed ## ]]")
+    child = RLM("text -> answer", interpreter_factory=sandbox)
+
+    def predict(text: str) -> str:
+        """A predictor in a tool."""
+        return str(dspy.Predict("q -> a")(q=text, lm=sub).a)
+
+    def run(text: str) -> str:
+        """A run in a tool."""
+        return str(child(text=text).answer)
+
+    source = "import dspy\nprint(predict('x'), run('y'), dspy.Predict('q -> a')(q='z').a)"
+    replies = iter([code(source), code("SUBMIT('done')")])
+    lm = ScriptedLM(lambda call: code("SUBMIT(text)") if "`text`: str" in call.prompt else next(replies))
+    rlm = RLM("query -> answer", tools=[predict, run], sub_lm=sub, interpreter_factory=sandbox)
+    program = dspy.streamify(rlm, status_message_provider=Chatty(), is_async_program=is_async)
+
+    async def main() -> list[Any]:
+        return await consume(program(query="q"))
+
+    with dspy.context(lm=lm):
+        items = asyncio.run(main())
+    assert items[-1].answer == "done"
+    assert items[-1].trajectory[0]["output"] == "yes y yes"
+    messages = [item.message for item in items if isinstance(item, StatusMessage)]
+    assert messages.count("lm start") == 5 and messages.count("RLM start") == 2
+    assert {"predict start", "run start", "Predict start"} <= set(messages)
+
+
+def test_sync_streaming(sandbox: Environment) -> None:
+    rlm = RLM("query -> answer", tools=[lookup], interpreter_factory=sandbox)
+    program = dspy.streamify(rlm, status_message_provider=Chatty(), async_streaming=False)
+    with dspy.context(lm=ScriptedLM(policy)):
+        items = list(program(query="q"))
+    assert items[-1].answer == "x"
+    assert sum(isinstance(item, StatusMessage) for item in items) > 16
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_consumer_that_stops_early_leaves_nothing_running(sandbox: Environment, is_async: bool) -> None:
+    rlm = RLM("query -> answer", tools=[lookup], interpreter_factory=sandbox)
+    program = dspy.streamify(rlm, status_message_provider=Chatty(), is_async_program=is_async)
+
+    async def main() -> Any:
+        async with asyncio.timeout(SECONDS):
+            stream = program(query="q")
+            first = await anext(stream)
+            await stream.aclose()
+            return first
+
+    with dspy.context(lm=ScriptedLM(policy)):
+        first = asyncio.run(main())
+    assert first.message == "RLM start"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_run_that_raises_does_not_block_on_a_slow_consumer(sandbox: Environment, is_async: bool) -> None:
+    """More messages than the channel holds, and then an error."""
+    rlm = RLM("query -> answer", tools=[lookup], interpreter_factory=sandbox, max_iters=1, on_limit="raise")
+    program = dspy.streamify(rlm, status_message_provider=Chatty(), is_async_program=is_async)
+    seen: list[Any] = []
+
+    async def main() -> None:
+        async with asyncio.timeout(SECONDS):
+            async for item in program(query="q"):
+                seen.append(item)
+                time.sleep(0.005)  # awaiting here, DSPy would cancel the consumer in place of telling it the error
+
+    with dspy.context(lm=ScriptedLM(policy)), pytest.raises((LimitReached, ExceptionGroup)) as raised:
+        asyncio.run(main())
+    error: BaseException = raised.value
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, LimitReached) and len(error.trajectory) == 1
+    assert len(seen) > 30
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_a_synchronous_call_on_the_consumers_own_loop_does_not_hang(sandbox: Environment, turns: int) -> None:
+    """An asynchronous program that calls an RLM without ``await``: its loop stands still meanwhile, then goes on."""
+
+    class Program(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rlm = RLM("query -> answer", interpreter_factory=sandbox)
+
+        async def aforward(self, query: str) -> dspy.Prediction:
+            return self.rlm(query=query)
+
+    def submits_at_last(call: Call) -> str:
+        return code("SUBMIT('x')") if call.turn == turns - 1 else code("1")
+
+    program = dspy.streamify(Program(), is_async_program=True)
+
+    async def main() -> list[Any]:
+        return await consume(program(query="q"))
+
+    with dspy.context(lm=ScriptedLM(submits_at_last)):
+        items = asyncio.run(main())
+    assert items[-1].answer == "x" and len(items[-1].trajectory) == turns
+
+
+def test_errors_reach_the_consumer(sandbox: Environment) -> None:
+    program = dspy.streamify(RLM("query -> answer", interpreter_factory=sandbox), is_async_program=True)
+
+    async def main() -> list[Any]:
+        return await consume(program())
+
+    with dspy.context(lm=ScriptedLM([])), pytest.raises((ValueError, ExceptionGroup)) as raised:
+        asyncio.run(main())
+    error: BaseException = raised.value
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert "Missing required inputs" in str(error)
+
+
+def test_concurrent_streams_do_not_mix(sandbox: Environment) -> None:
+    rlm = RLM("query -> answer", interpreter_factory=sandbox)
+    program = dspy.streamify(rlm, status_message_provider=Chatty(), is_async_program=True)
+    lm = ScriptedLM(lambda call: code("SUBMIT(query)"))
+
+    async def main() -> list[list[Any]]:
+        return await asyncio.gather(*(consume(program(query=f"q{n}"), 0.002) for n in range(6)))
+
+    with dspy.context(lm=lm):
+        streams = asyncio.run(main())
+    assert [items[-1].answer for items in streams] == [f"q{n}" for n in range(6)]
+    assert {len(items) for items in streams} == {len(streams[0])}
+
+
+# ---------------------------------------------------------------------------------------- tokens, as a provider streams
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("engine", ["auto", "litellm"])
+def test_the_extracted_answer_streams(
+    sandbox: Environment, endpoint: Callable[..., Any], is_async: bool, engine: str
+) -> None:
+    """A listener on ``answer`` hears ``extract`` word by word, through the real HTTP streaming of ``dspy.LM``."""
+    answer = "the best answer that the work supports"
+    server = endpoint([code("print(1)"), f"[[ ## answer ## ]]\n{answer}\n\n[[ ## completed ## ]]"])
+    rlm = RLM("query -> answer", interpreter_factory=sandbox, max_iters=1)
+    listener = StreamListener(signature_field_name="answer")
+    program = dspy.streamify(rlm, stream_listeners=[listener], is_async_program=is_async)
+    lm = dspy.LM("openai/m", api_base=server.url, api_key="k", cache=False, engine=engine, num_retries=0)
+
+    async def main() -> list[Any]:
+        return await consume(program(query="q"))
+
+    with dspy.context(lm=lm):
+        items = asyncio.run(main())
+    assert items[-1].answer == answer and items[-1].outcome == "extracted"
+    pieces = [item for item in items if isinstance(item, StreamResponse)]
+    assert len(pieces) > 1
+    assert "".join(piece.chunk for piece in pieces).strip() == answer
+    assert {piece.signature_field_name for piece in pieces} == {"answer"}
+
+
+def test_a_listener_hears_nothing_of_a_submitted_answer_and_does_no_harm(
+    sandbox: Environment, endpoint: Callable[..., Any]
+) -> None:
+    server = endpoint([code("print(1)"), code("SUBMIT('x')")])
+    rlm = RLM("query -> answer", interpreter_factory=sandbox)
+    program = dspy.streamify(rlm, stream_listeners=[StreamListener("answer")], is_async_program=True)
+    lm = dspy.LM("openai/m", api_base=server.url, api_key="k", cache=False)
+
+    async def main() -> list[Any]:
+        return await consume(program(query="q"))
+
+    with dspy.context(lm=lm):
+        items = asyncio.run(main())
+    assert items[-1].answer == "x"
+    assert not any(isinstance(item, StreamResponse) for item in items)
+
+
+def test_streaming_costs_no_time_of_the_run(sandbox: Environment) -> None:
+    """The run ends as soon as it would without a consumer that sleeps."""
+    ended: list[float] = []
+
+    class Watch(dspy.utils.BaseCallback):
+        def on_interpreter_shutdown_end(self, call_id: str, outputs: Any, exception: Any = None) -> None:
+            ended.append(time.monotonic())
+
+    rlm = RLM("query -> answer", tools=[lookup], interpreter_factory=sandbox)
+    with dspy.context(callbacks=[Watch()]):
+        program = dspy.streamify(rlm, status_message_provider=Chatty(), is_async_program=True)
+    started = time.monotonic()
+
+    async def main() -> list[Any]:
+        return await consume(program(query="q"), 0.02)
+
+    with dspy.context(lm=ScriptedLM(policy)):
+        items = asyncio.run(main())
+    whole = time.monotonic() - started
+    assert len(items) > 60 and whole > 1.2
+    assert ended[0] - started < whole * 0.75

@@ -1,0 +1,118 @@
+"""The README tells the truth: its Python runs, its commands exist.
+
+The blocks of one section run in order in one namespace, in a process of its own. Where they ask a model, a server on
+the loopback interface answers; `REPLIES` says what, by section.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlm_dspy import RLM
+from rlm_dspy.cli.parser import parse
+from rlm_dspy.testing import code
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXTS = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")
+
+CONTRACT = "1. Rent is due.\n2. Notice has to be given by 31 March.\n"
+
+REPLIES: dict[str, list[str]] = {
+    "The first program": [code("SUBMIT(clauses=[line for line in context.splitlines() if 'March' in line])")],
+    "What the code can call": [
+        code("who = customer_of(7)\nwho"),
+        code("SUBMIT(tickets=[{'number': 7, 'kind': 'billing'}])"),
+    ],
+    "Limits and outcomes": [code("context.count('tea')"), "[[ ## answer ## ]]\ntea\n\n[[ ## completed ## ]]"],
+}
+
+
+def sections(text: str) -> dict[str, list[str]]:
+    """The Python blocks of a Markdown text by the heading they stand under."""
+    found: dict[str, list[str]] = {}
+    heading = ""
+    for part in re.finditer(r"^#+ (?P<heading>[^\n]+)$|^```(?P<language>\w*)\n(?P<code>.*?)^```$", text, re.M | re.S):
+        if part["heading"]:
+            heading = part["heading"]
+        elif part["language"] == "python":
+            found.setdefault(heading, []).append(part["code"])
+    return found
+
+
+def commands(name: str) -> list[str]:
+    """The lines of the shell blocks of a text."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / name).read_text(), re.M | re.S)
+    return [line.split("  #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+SECTIONS = sections((ROOT / "README.md").read_text())
+
+
+def test_the_readme_has_programs() -> None:
+    assert len(SECTIONS) >= 4
+    assert not REPLIES.keys() - SECTIONS.keys(), "a section of REPLIES is no longer in the README"
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_python_blocks_run(section: str, tmp_path: Path, endpoint: Callable[..., Any]) -> None:
+    (tmp_path / "contract.txt").write_text(CONTRACT)
+    replies = REPLIES.get(section, [])
+    server = endpoint(replies)
+    blocks = "\n\n".join(SECTIONS[section])
+    if replies and "dspy.configure(" not in blocks:
+        blocks = f'import dspy\n\ndspy.configure(lm=dspy.LM("openai/gpt-5.4-mini"))\n\n{blocks}'
+    (tmp_path / "readme.py").write_text(blocks)
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    here = {"OPENAI_BASE_URL": server.url, "OPENAI_API_BASE": server.url, "OPENAI_API_KEY": "none"}
+    done = subprocess.run(
+        [sys.executable, "readme.py"],
+        cwd=tmp_path,
+        env={**kept, **here, "DSPY_CACHEDIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(server.bodies) == len(replies)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_make_targets_exist(name: str) -> None:
+    text = (ROOT / name).read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    said = [*commands(name), *(span.strip("`") for span in re.findall("`[^`\n]+`", text))]
+    targets = {found[1] for line in said if (found := re.match(r"make ([a-z][a-z-]+)\b", line))}
+    missing = sorted(target for target in targets if not re.search(rf"^{target}:", makefile, re.M))
+    assert targets or name != "README.md"
+    assert not missing
+
+
+@pytest.mark.parametrize("line", [line for line in commands("README.md") if line.startswith("rlm-dspy")])
+def test_command_lines_are_understood(line: str) -> None:
+    words = shlex.split(line)[1:]
+    if words == ["--version"]:
+        with pytest.raises(SystemExit) as stop:
+            parse(words)
+        assert stop.value.code == 0
+    else:
+        assert parse(words) is not None
+
+
+def test_limits_of_the_table_are_those_of_the_constructor() -> None:
+    parameters = inspect.signature(RLM.__init__).parameters
+    rows = re.findall(r"^\| `(\w+)` \| ([\w,]+) \|", (ROOT / "README.md").read_text(), re.M)
+    assert len(rows) >= 7
+    for name, default in rows:
+        value = parameters[name].default
+        assert default == ("none" if value is None else f"{value:,g}"), name
