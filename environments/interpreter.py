@@ -160,7 +160,7 @@ class DSPyFace:
         before = result.stdout if not result.stdout or result.stdout.endswith("\n") else result.stdout + "\n"
         if result.error.kind == "syntax":
             raise SyntaxError(before + result.error.traceback)
-        raise dspy.CodeExecutionError(before + result.error.traceback + _timeout_note(result))
+        raise dspy.CodeExecutionError(before + result.error.traceback + _lost_note(result))
 
     async def _send(self, variables: dict[str, Any], functions: dict[str, Any]) -> None:
         clash = sorted(set(variables) & set(functions))
@@ -265,10 +265,8 @@ class Interpreter(DSPyFace, WorkerSession):
         return super()._lose()
 
 
-def _timeout_note(result: CellResult) -> str:
-    if result.error is None or result.error.kind != "timeout" or result.lost:
-        return ""
-    return f"\n{result.error.message}"
+def _lost_note(result: CellResult) -> str:
+    return f"; gone: {', '.join(result.lost)}" if result.lost else ""
 
 
 def _bind(tool: Any, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -154,6 +154,7 @@ class WorkerSession:
         self._channel: Channel | None = None
         self._ended = False
         self._running: int | None = None
+        self._interrupt_next = False
         self._names: set[str] = set()
         self._finalizer: Any = None
 
@@ -272,6 +273,7 @@ class WorkerSession:
         if self._running is not None and (self._channel is None or self._channel.pid == os.getpid()):
             raise dspy.CodeInterpreterError("the session is already running a cell")
         self._running = 0
+        self._interrupt_next = False
         self.last_value: Any = None
         try:
             await self.open()
@@ -309,6 +311,8 @@ class WorkerSession:
         channel.activate(number, host.accept, on_submit)
         answer = channel.request("exec", body, number)
         channel.functions = installed
+        if self._interrupt_next:
+            channel.interrupt(number)
         try:
             interrupted = not await self._watch(answer, host, limit)
             if interrupted:
@@ -424,8 +428,7 @@ class WorkerSession:
         lost = self._lose()
         await threads.run(channel.close)
         await self.open()
-        message = f"{why}. The sandbox was restarted"
-        message += f"; these variables are gone: {', '.join(lost)}" if lost else "; all variables are gone"
+        message = f"{why}. The sandbox was restarted, without the variables it held"
         return CellResult(
             error=CellError(name, message, f"{name}: {message}", "timeout" if kind == "timeout" else "runtime"),
             submission=submission,
@@ -437,7 +440,9 @@ class WorkerSession:
     def interrupt(self) -> None:
         """Interrupt the cell that is running, if any; from any thread. The cell ends in a ``timeout`` error."""
         channel, number = self._channel, self._running
-        if channel is not None and number and channel.pid == os.getpid():
+        if number == 0:
+            self._interrupt_next = True
+        elif channel is not None and number and channel.pid == os.getpid():
             channel.interrupt(number)
 
 

@@ -164,6 +164,7 @@ class Worker:
         self._running: int | None = None
         self._interruptible = False
         self._interrupted = False
+        self._interrupt_for: int | None = None
         self._functions: dict[str, Any] = {}
         self._names: list[str] = []
         self.output = _cells.Output(1_000_000)
@@ -209,6 +210,8 @@ class Worker:
 
     def _interrupt(self, request: int) -> None:
         with self._state:
+            # It may overtake the cell it is for: the cell is then interrupted when it starts.
+            self._interrupt_for = request
             if self._running == request and self._interruptible:
                 self._interrupted = True
                 # pthread_kill rather than _thread.interrupt_main: it also wakes a blocking system call.
@@ -357,7 +360,11 @@ class Worker:
         self._running = head["id"]
         try:
             try:
-                self._interruptible = True
+                with self._state:
+                    self._interruptible = True
+                    self._interrupted = early = self._interrupt_for == head["id"]
+                if early:
+                    raise KeyboardInterrupt
                 result = self.cells.run(request["code"], bool(request.get("wants_value")))
             finally:
                 self._interruptible = False

@@ -159,7 +159,9 @@ def _session(run: Run) -> Session:
         raise TypeError(f"the interpreter factory must return a dspy.CodeInterpreter, not {type(made).__name__}")
     from rlm_dspy.environments.foreign import ForeignSession
 
-    session = ForeignSession(lambda: made)
+    first = [made]
+    # A session that has to be restarted needs a fresh interpreter, and so the factory itself.
+    session = ForeignSession(lambda: first.pop() if first else run.factory())
     # Without them a foreign SUBMIT takes one value and no keywords. Types stay ours to check.
     session.output_fields = [{"name": name} for name in run.signature.output_fields]
     return session

@@ -17,7 +17,7 @@ from rlm_dspy.testing import Call, Reply, ScriptedLM, code
 BEST = "[[ ## a ## ]]\nbest guess\n\n[[ ## completed ## ]]"
 
 
-def acting(*replies: Any, best: Any = BEST, then: Any = None) -> ScriptedLM:
+def acting(*replies: Any, best: Any = BEST) -> ScriptedLM:
     """A root that acts from a list (the last again and again) and answers ``extract`` with ``best``."""
 
     def policy(call: Call) -> str | Reply:
@@ -162,7 +162,8 @@ def test_one_failing_prompt_of_a_batch_comes_back_in_its_slot(sandbox: Environme
     def sub(call: Call) -> Reply:
         return Reply(error=ValueError("no")) if call.prompt == "b" else Reply(call.prompt)
 
-    prediction, _ = run(acting(code("SUBMIT(str(llm_query_batched(['a', 'b', 'c'])))")), sandbox, sub_lm=ScriptedLM(sub))
+    root = acting(code("SUBMIT(str(llm_query_batched(['a', 'b', 'c'])))"))
+    prediction, _ = run(root, sandbox, sub_lm=ScriptedLM(sub))
     assert "'a'" in prediction.a and "'c'" in prediction.a and "[ERROR]" in prediction.a
 
 
@@ -249,7 +250,8 @@ def test_an_error_later_is_an_outcome(sandbox: Environment) -> None:
 
 
 def test_when_extract_fails_too_nothing_is_lost(sandbox: Environment) -> None:
-    prediction, log = run(acting(code("print('found it')"), best=Reply(error=RuntimeError("down"))), sandbox, max_iters=1)
+    root = acting(code("print('found it')"), best=Reply(error=RuntimeError("down")))
+    prediction, log = run(root, sandbox, max_iters=1)
     assert prediction.outcome == "failed" and prediction.a is None
     assert prediction.trajectory[0].output == "found it"
     assert [event.kind for event in log][-2:] == ["extracted", "run_ended"]

@@ -156,12 +156,14 @@ except KeyboardInterrupt as error:
 def test_the_process_goes_on_after_ctrl_c(in_python: Callable[..., Any]) -> None:
     """The next call works, on the same thread and its event loop."""
     script = PRELUDE + """
-lm = ScriptedLM([code("1"), code("import time; time.sleep(600)"), code("SUBMIT('again')")])
+replies = [code("1"), code("import time; time.sleep(600)")]
+lm = ScriptedLM(lambda call: replies[call.turn])
 rlm = RLM("query -> answer", interpreter_factory=ENVIRONMENT)
 with dspy.context(lm=lm), rlm_dspy.subscribe(saying_turns):
     try:
         rlm(query="q")
     except KeyboardInterrupt:
+        replies = [code("SUBMIT('again')")]
         say(rlm(query="q").answer)
 """
     process = in_python(script)
