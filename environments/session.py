@@ -363,13 +363,18 @@ class WorkerSession:
             cell_error = None
         elif isinstance(error, dict):
             kind = "timeout" if interrupted else error.get("kind")
-            message = self._text(error.get("message"))
-            if kind == "timeout" and limit is not None:
-                message = f"interrupted: the cell computed for more than {limit:g} seconds"
+            name, message = self._text(error.get("type"))[:1000], self._text(error.get("message"))
+            traceback = self._text(error.get("traceback"))
+            if kind == "timeout":
+                # The code did not raise the KeyboardInterrupt that stands at the traceback's end.
+                why = f": it computed for more than {limit:g} seconds" if interrupted and limit is not None else ""
+                name, message = "TimeoutError", f"the cell was interrupted{why}"
+                frames = traceback.rstrip().rpartition("\n")[0]
+                traceback = f"{frames}\n{name}: {message}" if frames else f"{name}: {message}"
             cell_error = CellError(
-                self._text(error.get("type"))[:1000],
+                name,
                 message,
-                self._text(error.get("traceback")),
+                traceback,
                 "syntax" if kind == "syntax" else "timeout" if kind == "timeout" else "runtime",
             )
         else:

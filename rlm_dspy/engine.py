@@ -127,7 +127,7 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Me
         )
     )
     prediction = dspy.Prediction()
-    # By key: the constructor's own parameters would swallow outputs of the names "self" and "base".
+    # By key: the constructor's own parameter would swallow an output of the name "base".
     for name, value in outputs.items():
         prediction[name] = value
     prediction["trajectory"] = Trajectory.from_events(run.events)

@@ -73,9 +73,9 @@ def check_names(signature: type[dspy.Signature], tools: Mapping[str, dspy.Tool])
     bad = sorted(name for name in inputs | outputs if not name.isidentifier() or keyword.iskeyword(name))
     if bad:
         raise ConfigurationError(f"{bad} cannot be names in Python code; rename them in the signature")
-    uncallable = sorted(inputs & CALL_NAMES)
+    uncallable = sorted(inputs & CALL_NAMES) + sorted(outputs & {"self"})
     if uncallable:
-        raise ConfigurationError(f"input names {uncallable} are taken by the call itself; rename them in the signature")
+        raise ConfigurationError(f"names {uncallable} are taken by the call itself; rename them in the signature")
     taken = sorted(name for name in inputs if name in CORE_NAMES or is_reserved(name))
     if taken:
         raise ConfigurationError(f"input names {taken} are reserved in the REPL; rename them in the signature")

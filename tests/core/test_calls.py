@@ -21,8 +21,7 @@ def naming(name: str, **options: Any) -> ScriptedLM:
 
 def test_the_order_of_lms_for_sub_calls(sandbox: Environment) -> None:
     program = RLM("-> a", interpreter=sandbox)
-    root = ScriptedLM(lambda call: ASK if call.system else "root")
-    program.sub.signature = program.sub.signature.with_instructions("")
+    root = ScriptedLM(lambda call: "root" if call.prompt == "x" else ASK)
     with dspy.context(lm=root):
         assert program().a == "root"
         view = program.with_options(sub_lm=naming("knob"))
@@ -103,9 +102,10 @@ def test_an_lm_that_fails_is_an_error_of_the_code(sandbox: Environment, error: E
 
 
 def test_an_empty_reply_of_the_sub_lm(sandbox: Environment) -> None:
-    source = "r = llm_query_batched(['x'])\ntry: r.append(llm_query('x'))\nexcept RuntimeError as e: r.append(str(e))\nSUBMIT(r)"
-    with dspy.context(lm=ScriptedLM([code(source)])):
+    ask = "try: r.append(llm_query('x'))\nexcept RuntimeError as e: r.append(str(e))"
+    with dspy.context(lm=ScriptedLM([code(f"r = llm_query_batched(['x'])\n{ask}\nSUBMIT(r)")])):
         prediction = RLM("-> a: list[str]", interpreter=sandbox, sub_lm=ScriptedLM(lambda call: ""))()
+    print(prediction.a)
     assert prediction.outcome == "submitted" and len(prediction.a) == 2
 
 

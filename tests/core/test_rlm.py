@@ -17,7 +17,7 @@ INPUT_NAMES = [
     *("code", "task", "turns", "prompt", "module", "adapter", "budget", "history", "input", "context", "größe"),
 ]
 OUTPUT_NAMES = [
-    *("reasoning", "code", "task", "turns", "base", "self", "completions", "data", "items", "keys", "get", "args"),
+    *("reasoning", "code", "task", "turns", "base", "completions", "data", "items", "keys", "get", "args"),
     *("kwargs", "score", "prediction", "ответ"),
 ]
 
@@ -50,6 +50,7 @@ def test_outputs_of_any_name_submitted_and_extracted(sandbox: Environment, name:
         (["instance"], ["a"]),
         (["class"], ["a"]),
         (["q"], ["lambda"]),
+        (["q"], ["self"]),
         (["interpreter_factory"], ["a"]),
         (["print"], ["a"]),
         (["q"], ["trajectory"]),

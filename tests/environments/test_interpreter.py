@@ -274,7 +274,7 @@ def test_interrupt_from_another_thread(interpreter: Any) -> None:
 
     helper = threading.Thread(target=stop)
     helper.start()
-    with pytest.raises(dspy.CodeExecutionError, match="KeyboardInterrupt"):
+    with pytest.raises(dspy.CodeExecutionError, match="interrupt|Interrupt"):
         interpreter.execute("started()\nwhile True: pass")
     helper.join()
     interpreter.interrupt()

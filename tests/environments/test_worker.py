@@ -340,3 +340,17 @@ def test_a_background_thread_may_go_on() -> None:
         await session.close()
 
     run_sync(check())
+
+
+def test_an_interrupt_that_overtakes_its_cell_still_counts() -> None:
+    channel = connect(Subprocess())
+    try:
+        number = channel.new_id()
+        channel.interrupt(number)
+        answer = channel.request("exec", {"code": "import time\ntime.sleep(600)"}, number)
+        assert answer.result(timeout=30)["error"]["kind"] == "timeout"
+        # It counts for that cell only.
+        again = channel.request("exec", {"code": "1 + 1"})
+        assert again.result(timeout=30)["value"] == "2"
+    finally:
+        channel.close()
