@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import dspy
@@ -28,9 +29,14 @@ class Meter(UsageTracker):
 
     def __init__(self, ledger: Ledger, outer: UsageTracker | None) -> None:
         super().__init__()
+        self.usage_data = _ByModel(self)
         self._ledger = ledger
         self._outer = outer
         self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Meter:
+        """Itself: ``dspy.Parallel`` copies the tracker for each thread, whose calls are the run's all the same."""
+        return self
 
     def add_usage(self, lm: str, usage_entry: dict[str, Any]) -> None:
         """One request of the model ``lm``."""
@@ -41,6 +47,30 @@ class Meter(UsageTracker):
         self._ledger.count_lm_call(
             usage_entry.get("prompt_tokens") or 0, usage_entry.get("completion_tokens") or 0
         )
+
+
+class _ByModel(dict[str, "_Entries"]):
+    """A `Meter`'s entries by model name."""
+
+    def __init__(self, meter: Meter) -> None:
+        super().__init__()
+        self._meter = meter
+
+    def __missing__(self, lm: str) -> _Entries:
+        return self.setdefault(lm, _Entries(self._meter, lm))
+
+
+class _Entries(list[dict[str, Any]]):
+    """The entries of one model. A ``dspy.track_usage`` inside of the run hands its own over by ``extend``."""
+
+    def __init__(self, meter: Meter, lm: str) -> None:
+        super().__init__()
+        self._meter = meter
+        self._lm = lm
+
+    def extend(self, entries: Iterable[dict[str, Any]]) -> None:
+        for entry in entries:
+            self._meter.add_usage(self._lm, entry)
 
 
 class ReplyKeeper(BaseCallback):

@@ -15,7 +15,7 @@ from rlm_dspy.calls import Meter
 from rlm_dspy.environments.base import Session
 from rlm_dspy.errors import LimitReached, RunFailed
 from rlm_dspy.loop import Ending, Loop
-from rlm_dspy.redact import error_text
+from rlm_dspy.redact import error_text, hide
 from rlm_dspy.render import one_line
 from rlm_dspy.run import Run
 from rlm_dspy.streaming import Home, bridged
@@ -38,6 +38,8 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
             trajectory so far as its attribute ``trajectory``.
     """
     run.attach()
+    for lm in (run.program.sub_lm, dspy.settings.lm, *(getattr(p, "lm", None) for p in run.program.predictors())):
+        hide((getattr(lm, "kwargs", None) or {}).get("api_key"))
     meter = Meter(run.ledger, dspy.settings.usage_tracker)
     async with bridged(home):
         with dspy.context(usage_tracker=meter):

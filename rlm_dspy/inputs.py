@@ -124,7 +124,10 @@ def _size(value: Any) -> str:
         return f"{len(value):,} characters" + (f", {lines:,} lines" if lines > 1 else "")
     if isinstance(value, (bytes, bytearray)):
         return f"{len(value):,} bytes"
-    shape = getattr(value, "shape", None)
+    try:
+        shape = getattr(value, "shape", None)
+    except Exception:
+        shape = None  # a property of a class that we know nothing of
     if isinstance(shape, tuple):
         return f"shape {shape}"
     if isinstance(value, (list, tuple, set, frozenset, dict)):

@@ -13,11 +13,19 @@ _SHAPES = re.compile(
     r"|\bAKIA[A-Z0-9]{12,}|\bAIza[-_A-Za-z0-9]{20,}|(?<=Bearer )[-._~+/A-Za-z0-9]{8,}=*"
 )
 HIDDEN = "[hidden]"
+_known: set[str] = set()
+
+
+def hide(secret: object) -> None:
+    """Hide ``secret`` from now on wherever it turns up; no effect unless it is text of at least 8 characters."""
+    if isinstance(secret, str) and len(secret) >= 8:
+        _known.add(secret)
 
 
 def redact(text: str) -> str:
-    """``text`` without secrets: values of environment variables named like one, and strings shaped like an API key."""
-    secrets = {value for name, value in os.environ.items() if len(value) >= 8 and _NAMES.search(name)}
+    """``text`` without secrets: values of environment variables named like one, strings shaped like an API key, and
+    what `hide` was told of (the keys that LMs were given)."""
+    secrets = _known | {value for name, value in os.environ.items() if len(value) >= 8 and _NAMES.search(name)}
     # The longest first: one may be the beginning of another.
     for value in sorted(secrets, key=len, reverse=True):
         text = text.replace(value, HIDDEN)

@@ -19,6 +19,10 @@ from rlm_dspy.render import one_line
 from rlm_dspy.signatures.contract import OutputInfo
 
 
+_NAMED = 20
+"""Problems of one submission that its refusal names."""
+
+
 class Refused(Exception):
     """A submission does not fit the output fields; the text is what the root is told."""
 
@@ -94,7 +98,7 @@ def validate(submission: Submission, signature: type[dspy.Signature]) -> dict[st
     twice = sorted(given.keys() & submission.kwargs.keys())
     unknown = sorted(submission.kwargs.keys() - fields.keys())
     problems = [f"{name} was given twice" for name in twice]
-    problems += [f"{name} is not an output; the outputs are {', '.join(names)}" for name in unknown]
+    problems += [f"{one_line(name)} is not an output; the outputs are {', '.join(names)}" for name in unknown]
     given.update(submission.kwargs)
     outputs: dict[str, Any] = {}
     for name, field in fields.items():
@@ -111,7 +115,8 @@ def validate(submission: Submission, signature: type[dspy.Signature]) -> dict[st
             # Also what a model's own validators raise: whatever was submitted, it is a turn and not the end of the run.
             problems.append(f"{name}: expected {type_text(field.annotation)}, {_reason(error, given[name])}")
     if problems:
-        raise Refused("; ".join(problems))
+        more = [f"and {len(problems) - _NAMED} more"] if len(problems) > _NAMED else []
+        raise Refused("; ".join(problems[:_NAMED] + more))
     return outputs
 
 

@@ -49,6 +49,16 @@ def find_code(text: str) -> Reply:
     block. Line ends become ``\n``, as Python reads source text.
     """
     text = _lf(text)
+    thought, _, rest = text.partition("</think>")
+    if rest and (thought.lstrip().startswith("<think>") or (thought.endswith("\n") and rest.startswith("\n"))):
+        # What a model tried out while it was thinking is not what it wants to be run.
+        said = _find(rest)
+        if said.code:
+            return Reply(f"{thought.strip().removeprefix('<think>').strip()}\n{said.reasoning}".strip(), said.code)
+    return _find(text)
+
+
+def _find(text: str) -> Reply:
     lines = text.split("\n")
     first = next((number for number, line in enumerate(lines) if _fence(line)), len(lines))
     if _SECTION.search("\n".join(lines[:first])):

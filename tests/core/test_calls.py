@@ -105,8 +105,7 @@ def test_an_empty_reply_of_the_sub_lm(sandbox: Environment) -> None:
     ask = "try: r.append(llm_query('x'))\nexcept RuntimeError as e: r.append(str(e))"
     with dspy.context(lm=ScriptedLM([code(f"r = llm_query_batched(['x'])\n{ask}\nSUBMIT(r)")])):
         prediction = RLM("-> a: list[str]", interpreter=sandbox, sub_lm=ScriptedLM(lambda call: ""))()
-    print(prediction.a)
-    assert prediction.outcome == "submitted" and len(prediction.a) == 2
+    assert len(prediction.a) == 2 and all("empty or null response" in reply for reply in prediction.a)
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,11 @@ def test_track_usage_is_the_sum_of_all_calls(sandbox: Environment) -> None:
     sub = ScriptedLM(lambda call: "[[ ## a ## ]]\nyes\n\n[[ ## completed ## ]]", model="scripted/sub")
 
     def tool(text: str) -> str:
-        """Ask by itself."""
-        return str(dspy.Predict("q -> a")(q=text, lm=sub).a)
+        """Ask by itself, and keep an account of its own."""
+        with dspy.track_usage() as own:
+            answer = str(dspy.Predict("q -> a")(q=text, lm=sub).a)
+        assert len(own.get_total_tokens()) == 1
+        return answer
 
     source = """
 import dspy
@@ -407,6 +410,32 @@ def test_64_runs_nested_in_tools(sandbox: Environment) -> None:
 
     with dspy.context(lm=lm):
         assert [p.answer for p in asyncio.run(main())] == [f"<q{n}>" for n in range(24)]
+
+
+def test_a_tool_that_runs_many_runs_in_threads(sandbox: Environment) -> None:
+    """``dspy.Parallel`` and ``batch`` inside of a tool."""
+    child = RLM("text -> answer", interpreter_factory=sandbox)
+
+    def fan_out(count: int) -> list[str]:
+        """Run children."""
+        done = child.batch(examples(count), num_threads=4, disable_progress_bar=True)
+        return [str(prediction.answer) for prediction in done]
+
+    async def asynchronous(text: str) -> str:
+        """Await a child."""
+        return str((await child.acall(text=text)).answer)
+
+    def policy(call: Call) -> str:
+        if "`query`" in call.prompt:
+            return code("SUBMIT(fan_out(6) + [asynchronous('last')])")
+        return echo(call)
+
+    parent = RLM("query -> answer: list[str]", tools=[fan_out, asynchronous], interpreter_factory=sandbox, max_iters=1)
+    with dspy.context(lm=ScriptedLM(policy)), dspy.track_usage() as tracker:
+        prediction = parent(query="q")
+    assert prediction.answer == [e.answer for e in examples(6)] + ["<last>"]
+    assert prediction.usage["lm_calls"] == 1 + 7 * 2
+    assert tracker.get_total_tokens() == prediction.usage["by_model"]
 
 
 def test_concurrent_runs_do_not_see_each_others_context(sandbox: Environment) -> None:

@@ -184,6 +184,10 @@ class Loud:
         self.asked += 1
         raise RuntimeError("no repr")
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise RuntimeError("no shape")
+
 
 class Text(str):
     __slots__ = ()
@@ -234,6 +238,7 @@ def test_a_small_value_is_shown_whole(value: Any) -> None:
 
 def test_a_value_without_a_repr_is_described_all_the_same() -> None:
     assert "Loud" in describe("v", [Loud()]).preview
+    assert "Loud" in describe("v", Loud()).preview
     own: list[Any] = []
     own.append(own)
     assert "..." in describe("v", own).preview

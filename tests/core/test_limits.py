@@ -77,6 +77,31 @@ def test_max_llm_calls_refuses_whole_batches_and_the_run_goes_on(sandbox: Enviro
     assert "1 sub-LM call asked for, 0 of 3 left" in prediction.a and prediction.a.endswith(", 0]")
 
 
+def test_a_batch_that_is_cut_off_gives_back_what_it_did_not_use(sandbox: Environment) -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    def sub(call: Call) -> str:
+        entered.set()
+        gate.wait(20)
+        return "late"
+
+    def asked() -> bool:
+        return entered.wait(20)
+
+    source = (
+        "import threading\n"
+        "def ask():\n    try: llm_query_batched(['x'] * 10)\n    except BaseException: pass\n"
+        "t = threading.Thread(target=ask, daemon=True); t.start()\nasked()"
+    )
+    try:
+        root = acting(code(source), code("SUBMIT(str(budget()['llm_calls']))"))
+        prediction, _ = run(root, sandbox, max_llm_calls=10, max_concurrency=1, sub_lm=ScriptedLM(sub), tools=[asked])
+    finally:
+        gate.set()
+    # Only the one that was under way when the cell ended is spent.
+    assert prediction.a == "9" and prediction.usage["calls"] == 1
+
+
 def test_no_sub_calls_at_all(sandbox: Environment) -> None:
     prediction, _ = run(acting(code("llm_query('x')")), sandbox, max_llm_calls=0, max_iters=1)
     assert "0 of 0 left" in prediction.trajectory[0].output and prediction.usage["calls"] == 0

@@ -92,6 +92,20 @@ def test_keys_reach_neither_the_code_nor_the_events(sandbox: Environment, monkey
     assert not any(secret in everything for secret in ("open-sesame-please", KEYS[0], KEYS[1]))
 
 
+def test_keys_that_an_lm_was_given_are_hidden_whatever_they_look_like(sandbox: Environment) -> None:
+    class Leaky(dspy.LM):
+        def forward(self, *args: object, **kwargs: object) -> object:
+            raise RuntimeError(f"wrong key: {self.kwargs['api_key']}")
+
+    sub = Leaky("openai/any", api_key="my own secret phrase")
+    root = ScriptedLM([code("llm_query('x')"), code("SUBMIT('x')")])
+    with dspy.context(lm=root):
+        prediction = RLM("-> a", sub_lm=sub, interpreter=sandbox)()
+    shown = prediction.trajectory[0].output
+    assert f"wrong key: {HIDDEN}" in shown
+    assert "secret phrase" not in json.dumps([event.to_dict() for event in prediction.trajectory.events])
+
+
 def test_keys_in_the_error_that_ends_a_run_are_not_in_its_outcome(sandbox: Environment) -> None:
     def policy(call: object) -> str | Reply:
         return code("1") if call.turn == 0 else Reply(error=RuntimeError(f"bad key {KEYS[0]}"))  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import dspy
 import pytest
+from rlm_dspy.environments import sessions
 from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM, subscribe
@@ -242,6 +244,51 @@ def test_a_cancelled_task_leaves_no_process_and_keeps_the_trajectory(sandbox: En
 
     with dspy.context(lm=ScriptedLM([code("print('first')"), code(source)])):
         asyncio.run(main())
+
+
+def test_runs_cancelled_at_any_moment_leave_nothing(sandbox: Environment, eventually: Callable[..., bool]) -> None:
+    """While they wait for a sandbox, start it, ask, execute, call, extract and close; some are cancelled twice."""
+    moments = random.Random(20)
+
+    async def tool(n: int) -> int:
+        """Take a moment."""
+        await asyncio.sleep(0.001)
+        return n
+
+    def policy(call: Any) -> str:
+        if "No more code can run" in call.prompt:
+            return "[[ ## answer ## ]]\nx"
+        return code("print(tool(1), llm_query_batched(['a', 'b']))")
+
+    rlm = RLM(
+        "query -> answer",
+        tools=[tool],
+        sub_lm=ScriptedLM(lambda call: Reply("s", delay=0.002)),
+        interpreter_factory=sandbox,
+        max_iters=2,
+    )
+    width = asyncio.Semaphore(8)
+
+    async def one() -> None:
+        async with width:
+            task = asyncio.create_task(rlm.acall(query="q"))
+            await asyncio.sleep(moments.random() * 0.2)
+            task.cancel()
+            if moments.random() < 0.3:
+                await asyncio.sleep(moments.random() * 0.01)
+                task.cancel()
+            try:
+                await task
+            except asyncio.CancelledError as error:
+                assert hasattr(error, "trajectory")
+
+    async def main() -> None:
+        await asyncio.gather(*(one() for _ in range(60)))
+
+    with dspy.context(lm=ScriptedLM(policy)):
+        asyncio.run(main())
+        assert eventually(lambda: sessions.slots.taken == 0)
+        assert rlm(query="again").answer == "x"
 
 
 def test_wait_for_a_run_with_a_timeout(sandbox: Environment) -> None:

@@ -147,6 +147,13 @@ def test_constraints_are_checked_and_told(sandbox: Environment) -> None:
     assert "less than or equal to 10" in root.calls[1].prompt
 
 
+def test_a_refusal_is_short_whatever_was_submitted() -> None:
+    everything = {f"k{n}": n for n in range(10_000)} | {"x" * 1_000_000: 1}
+    with pytest.raises(Refused, match="and 9982 more") as refused:
+        validate(Submission((), everything), signature(int))
+    assert len(str(refused.value)) < 2_000
+
+
 def test_defaults_fill_what_was_not_given() -> None:
     class Task(dspy.Signature):
         """t"""

@@ -156,11 +156,20 @@ def test_any_heap_of_fences_and_quotes_is_taken_apart_without_an_error(text: str
         ("```python\r\nx = '''a\r\nb'''\r\n```", "x = '''a\nb'''"),
         ("`````markdown\n```python\nx = 1\n```\n`````", ""),
         ('{"reasoning": "r"}', ""),
+        ("<think>Try\n```python\nbad()\n```\n</think>\nGo:\n```python\ngood()\n```", "good()"),
+        ("Try\n```python\nbad()\n```\n</think>\n\n```python\ngood()\n```", "good()"),
+        ("<think>\n```python\nonly()\n```\n</think>", "only()"),
+        ("```python\ns = '</think>'\n```\nand ```x```", "s = '</think>'"),
         ("```python\nprint('[[ ## code ## ]]')\n```", "print('[[ ## code ## ]]')"),
     ],
 )
 def test_what_models_write(text: str, code: str) -> None:
     assert find_code(text).code == code
+
+
+def test_what_was_thought_is_reasoning() -> None:
+    found = find_code("<think>First\n```python\nbad()\n```\n</think>\nGo:\n```python\ngood()\n```")
+    assert found.reasoning == "First\n```python\nbad()\n```\nGo:"
 
 
 def test_strings_of_an_indented_block_may_stand_further_left() -> None:
@@ -172,6 +181,7 @@ def test_strings_of_an_indented_block_may_stand_further_left() -> None:
     "line",
     [
         "```\n",
+        "</think>\n",
         "```python\n",
         "```python\n1 2 3\n'''\n```\n'''\n",
         "```python\nx = (\n```\n",
