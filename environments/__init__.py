@@ -12,14 +12,21 @@ An `Environment` is a description of a place: cheap, immutable, comparable. Call
 
 The rooms of this folder:
 
-    base.py                                   the contracts: Environment, Transport, Session
-    local.py                                  the default environment, over the modules of the next two lines
-    layers.py bubblewrap.py landlock.py       starting under a layer; what each layer is made of
-    seccomp.py confine.py prelude.py layout.py users.py sizes.py
-    subprocess_env.py inprocess.py foreign.py the other environments
-    spawn.py sessions.py pool.py              processes that never outlive their host; how many; warm spares
-    wire.py codec.py worker.py channel.py     the program in the sandbox and the stream to it
-    interpreter.py registry.py conformance.py the session; names; the checks every environment passes
+    base.py            the contracts: Environment, Transport, Session
+    local.py           the default environment: the choice of a layer, and what it bounds
+    layers.py          starting a process under a layer; bubblewrap.py and landlock.py are what they are made of
+    confine.py         what the confined Python does to itself first; prelude.py sends it; seccomp.py is the filter
+    layout.py          which files this Python needs; users.py, sizes.py, scratch.py: ids, sizes, folders
+    subprocess_env.py  a process of its own, not confined
+    inprocess.py       exec in this process
+    foreign.py         any other dspy.CodeInterpreter behind our interface
+    spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
+    worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
+    wire.py            frames; codec.py, arrays.py, records.py: values in them
+    channel.py         the host's end of the stream; session.py a session on it; interpreter.py its DSPy face
+    registry.py        environments by name
+    conformance.py     the checks that every environment passes, in conformance_base.py, conformance_host.py,
+                       conformance_python.py
 """
 
 from __future__ import annotations

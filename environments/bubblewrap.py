@@ -18,6 +18,9 @@ from rlm_dspy.environments import landlock, users
 from rlm_dspy.environments.layout import SYSTEM, SYSTEM_FILES, Layout
 
 SCRATCH = "/tmp"
+HOME = f"{SCRATCH}/home"
+"""Working directory, HOME and TMPDIR: a folder of its own, because a Python that lives in /tmp is bound there."""
+
 SHARED_MEMORY_MAX = 64 << 20
 _NOBODY = "65534"
 
@@ -94,6 +97,7 @@ def command(
             out += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
             out += ["--ro-bind", path, path]
+    out += ["--perms", "0777", "--dir", HOME]
     for parent in _parents([*SYSTEM_FILES, *layout.read, *(name for _, name in layout.links)]):
         # Left to itself it makes them for its own user only.
         out += ["--perms", "0755", "--dir", parent]
@@ -106,7 +110,7 @@ def command(
     out += ["--proc", "/proc", "--dev", "/dev"]
     out += _tmpfs(program, "/dev/shm", min(scratch, SHARED_MEMORY_MAX))
     # What bubblewrap made for the mount points is a tmpfs without a bound.
-    out += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", SCRATCH, "--clearenv"]
+    out += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME, "--clearenv"]
     for name, value in environ.items():
         out += ["--setenv", name, value]
     if info_fd is not None:

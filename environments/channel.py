@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import dspy
+
 from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.environments.codec import Decoder, Encoder
 from rlm_dspy.environments.program import worker_program
 from rlm_dspy.environments.wire import ProtocolError, Reader, write_frame
-
 from rlm_dspy.errors import RLMError, SandboxUnavailableError
 
 START_SECONDS = 60.0

@@ -7,9 +7,8 @@ import textwrap
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from rlm_dspy.environments.base import CellResult, Session
-
 from rlm_dspy._aio import run_sync
+from rlm_dspy.environments.base import CellResult, Session
 
 Factory = Callable[[], Session]
 """Makes a fresh session; an environment is one."""
@@ -59,6 +58,7 @@ async def ok(session: Any, code: str, functions: Any = None, **options: Any) -> 
 
 
 async def prints(session: Any, code: str, expected: str, functions: Any = None) -> None:
+    """Run a cell and check all that it printed."""
     result = await ok(session, code, functions)
     # Some interpreters drop the last line's end.
     assert result.stdout.rstrip("\n") == expected.rstrip("\n"), f"printed {result.stdout!r}, not {expected!r}"

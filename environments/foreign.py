@@ -25,6 +25,7 @@ from typing import Any
 
 import dspy
 from dspy.primitives.code_interpreter import FinalOutput
+
 from rlm_dspy.environments.base import Bound, CellError, CellResult, Description, HostFunction, Submission
 from rlm_dspy.environments.channel import Call
 from rlm_dspy.environments.session import GRACE_SECONDS, HostTasks, _settled, check_names, serializable_cell

@@ -22,6 +22,8 @@ from typing import Any
 
 import dspy
 from dspy.utils.callback import BaseCallback
+
+from rlm_dspy._aio import threads
 from rlm_dspy.environments import cells as _cells
 from rlm_dspy.environments.base import (
     Bound,
@@ -46,8 +48,6 @@ from rlm_dspy.environments.session import (
     serializable_cell,
 )
 from rlm_dspy.environments.wire import TextBlob
-
-from rlm_dspy._aio import threads
 from rlm_dspy.errors import SandboxUnavailableError
 
 _stream: contextvars.ContextVar[_cells.Stream | None] = contextvars.ContextVar(

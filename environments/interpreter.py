@@ -15,11 +15,11 @@ from typing import Any
 import dspy
 from dspy.primitives.code_interpreter import FinalOutput
 from dspy.utils.callback import BaseCallback, with_callbacks
+
+from rlm_dspy._aio import run_sync, threads
 from rlm_dspy.environments.base import CellResult, Environment, Submission
 from rlm_dspy.environments.channel import doc_of
 from rlm_dspy.environments.session import RESERVED, WorkerSession
-
-from rlm_dspy._aio import run_sync, threads
 
 _IMMUTABLE = (str, bytes, int, float, bool, type(None))
 

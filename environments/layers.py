@@ -25,7 +25,6 @@ from rlm_dspy.environments.layout import SYSTEM, SYSTEM_FILES, Layout, python_la
 from rlm_dspy.environments.program import BOOTSTRAP
 from rlm_dspy.environments.scratch import new_scratch, remove_tree
 from rlm_dspy.environments.spawn import spawn
-
 from rlm_dspy.errors import SandboxUnavailableError
 
 Layer = Literal["bubblewrap", "landlock"]
@@ -170,7 +169,7 @@ def _bubblewrap(options: Options, layout: Layout, report: int, info: int) -> Tra
         argv = bubblewrap.command(
             program,
             layout,
-            environ=environ(layout, bubblewrap.SCRATCH),
+            environ=environ(layout, bubblewrap.HOME),
             scratch=options.scratch,
             filter_fd=filter_fd,
             info_fd=None if root else info,

@@ -22,7 +22,6 @@ from rlm_dspy.environments.base import Bound, Description, Environment, Transpor
 from rlm_dspy.environments.layers import LAYERS, Layer, Options
 from rlm_dspy.environments.layout import python_layout
 from rlm_dspy.environments.sizes import format_size, parse_size
-
 from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
 
 _MIN_MEMORY = 128 << 20

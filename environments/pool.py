@@ -19,11 +19,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, cast
 
+from rlm_dspy._aio import threads
 from rlm_dspy.environments import sessions
 from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.environments.channel import Channel, connect
-
-from rlm_dspy._aio import threads
 from rlm_dspy.errors import ConfigurationError
 
 IDLE_SECONDS = 60.0

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlm_dspy.environments.base import Environment
-
 from rlm_dspy.errors import ConfigurationError
 
 GROUP = "rlm_dspy.environments"

@@ -18,13 +18,13 @@ from concurrent.futures import Future
 from typing import Any
 
 import dspy
+
+from rlm_dspy._aio import threads
 from rlm_dspy.environments import channel as channels
 from rlm_dspy.environments import pool
 from rlm_dspy.environments.base import CellError, CellResult, Description, Environment, HostFunction, Submission
 from rlm_dspy.environments.cells import cap_text
 from rlm_dspy.environments.channel import Call, Channel, ChannelClosed, RequestFailed
-
-from rlm_dspy._aio import threads
 from rlm_dspy.errors import RLMError
 
 GRACE_SECONDS = 1.0

@@ -27,7 +27,6 @@ from typing import Any
 
 from rlm_dspy.environments.base import Transport
 from rlm_dspy.environments.scratch import hold, remove_tree
-
 from rlm_dspy.errors import SandboxUnavailableError
 
 PIPE_BYTES = 1 << 20

@@ -50,24 +50,44 @@ _HOMES = {
     "Outcome": "rlm_dspy.trajectory",
     "Trajectory": "rlm_dspy.trajectory",
     "Turn": "rlm_dspy.trajectory",
-    **dict.fromkeys(
-        (
-            "CallFailed",
-            "ConfigurationError",
-            "LimitReached",
-            "MissingExtraError",
-            "RLMError",
-            "RunFailed",
-            "RunStopped",
-            "SandboxUnavailableError",
-            "ValueTooLargeError",
-        ),
-        "rlm_dspy.errors",
-    ),
+    "CallFailed": "rlm_dspy.errors",
+    "ConfigurationError": "rlm_dspy.errors",
+    "LimitReached": "rlm_dspy.errors",
+    "MissingExtraError": "rlm_dspy.errors",
+    "RLMError": "rlm_dspy.errors",
+    "RunFailed": "rlm_dspy.errors",
+    "RunStopped": "rlm_dspy.errors",
+    "SandboxUnavailableError": "rlm_dspy.errors",
+    "ValueTooLargeError": "rlm_dspy.errors",
 }
 _MODULES = ("environments", "errors", "events", "signatures", "testing")
 
-__all__ = ["__version__", *_HOMES, *_MODULES]
+# Written out, because type checkers and editors read no expressions; tests/test_layout.py keeps it equal to the above.
+__all__ = [
+    "RLM",
+    "CallFailed",
+    "ConfigurationError",
+    "Event",
+    "LimitReached",
+    "Limits",
+    "MissingExtraError",
+    "Outcome",
+    "RLMError",
+    "Run",
+    "RunFailed",
+    "RunStopped",
+    "SandboxUnavailableError",
+    "Trajectory",
+    "Turn",
+    "ValueTooLargeError",
+    "__version__",
+    "environments",
+    "errors",
+    "events",
+    "signatures",
+    "subscribe",
+    "testing",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -85,7 +85,8 @@ class ReplyKeeper(BaseCallback):
         if conversation is None or exception is not None or not isinstance(outputs, list) or not outputs:
             return
         first = outputs[0]
-        text, reasoning = (first.get("text"), first.get("reasoning_content")) if isinstance(first, dict) else (first, None)
+        fields = first if isinstance(first, dict) else {"text": first}
+        text, reasoning = fields.get("text"), fields.get("reasoning_content")
         conversation.reply = text if isinstance(text, str) else ""
         conversation.reasoning_content = reasoning if isinstance(reasoning, str) else None
 

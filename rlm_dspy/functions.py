@@ -136,12 +136,21 @@ class HostFunctions:
         return result
 
     async def _ask(self, prompt: str) -> str:
+        sub, predictors = self._run.program.sub, self._sub_predictors()
+        first, last = predictors[0].signature, predictors[-1].signature
+        adapter = self._adapter if sub is predictors[0] and PlainTextAdapter.fits(first) else None
+        lm = self._run.program.sub_lm if self._own_sub_lm() is None else None
+        prediction = await call(sub, adapter, lm, **{next(iter(first.input_fields)): prompt})
+        return str(prediction[[*last.output_fields][-1]])
+
+    def _sub_predictors(self) -> list[dspy.Predict]:
+        """``sub``, or what the module in its place is made of: the first is asked, the last one's output told."""
         sub = self._run.program.sub
-        given, wanted = next(iter(sub.signature.input_fields)), next(iter(sub.signature.output_fields))
-        adapter = self._adapter if PlainTextAdapter.fits(sub.signature) else None
-        lm = self._run.program.sub_lm if getattr(sub, "lm", None) is None else None
-        prediction = await call(sub, adapter, lm, **{given: prompt})
-        return str(prediction[wanted])
+        return [sub] if isinstance(sub, dspy.Predict) else sub.predictors()
+
+    def _own_sub_lm(self) -> Any:
+        """The LM that ``sub`` itself has been given, or None."""
+        return next((predictor.lm for predictor in self._sub_predictors() if predictor.lm is not None), None)
 
     async def _tool(self, name: str, tool: dspy.Tool, /, *args: Any, **kwargs: Any) -> Any:
         self._run.ledger.count_tool_call()
@@ -183,7 +192,7 @@ class HostFunctions:
         run = self._run
         if self._sub_agents is not None or "dspy" in run.inputs:
             return
-        lm = run.program.sub_lm if run.program.sub.lm is None else run.program.sub.lm
+        lm = self._own_sub_lm() or run.program.sub_lm
         self._sub_agents = _compat.SubAgents(run.tools, run.factory, lm, self._reserve_now)
         await run.session.set(self._sub_agents.variables)
         result = await run.session.run(self._sub_agents.code, self.all())

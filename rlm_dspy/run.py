@@ -124,6 +124,9 @@ class Run:
             if not task.done() and interrupt is not None:
                 interrupt()
                 await asyncio.wait({task}, timeout=grace)
+            if task.cancelled():
+                # Nobody cancelled this run: an LM or a library below it gave up in this way.
+                raise RuntimeError("the call was cancelled from within")
             if task.done():
                 result, fatal = task.result()
                 if fatal is not None:

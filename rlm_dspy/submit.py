@@ -18,7 +18,6 @@ from rlm_dspy.inputs import short_repr
 from rlm_dspy.render import one_line
 from rlm_dspy.signatures.contract import OutputInfo
 
-
 _NAMED = 20
 """Problems of one submission that its refusal names."""
 

@@ -4,6 +4,7 @@
     dialect.py       the fixed rules of a reply, and taking code out of whatever a model wrote
     contract.py      the facts of one run, rendered for its first message
     conversation.py  the turns of one run and how they become messages
+    predictor.py     `RolePredict`, whose saved state holds demonstrations of its own role only
     adapter.py       `ConversationAdapter` and `PlainTextAdapter`, on DSPy's public adapter surface
 
 Strategy and contract are kept apart. The *strategy* is ``signature.instructions``: optimisers rewrite it, it is saved.

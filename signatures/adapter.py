@@ -15,6 +15,7 @@ from typing import Any
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
+
 from rlm_dspy.signatures.conversation import Conversation, Message, assistant, current, user
 from rlm_dspy.signatures.dialect import DIALECT, find_code
 
@@ -31,8 +32,8 @@ class ConversationAdapter(dspy.Adapter):
     def __init__(self, inner: dspy.Adapter | None = None) -> None:
         super().__init__(callbacks=list(getattr(inner, "callbacks", None) or []))
         # Adapters that make LM calls of their own cannot be asked to only format and parse.
-        self.inner = inner if isinstance(inner, (dspy.ChatAdapter, dspy.JSONAdapter, dspy.XMLAdapter)) else None
-        self.inner = self.inner or dspy.ChatAdapter()
+        known = isinstance(inner, (dspy.ChatAdapter, dspy.JSONAdapter, dspy.XMLAdapter))
+        self.inner: dspy.Adapter = inner if known else dspy.ChatAdapter()
 
     def format(self, signature: Signature, demos: list[dict[str, Any]], inputs: dict[str, Any]) -> list[Message]:
         """The messages of one request: for ``act`` all turns so far, for ``extract`` those and one last question."""

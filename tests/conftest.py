@@ -22,10 +22,10 @@ from typing import Any
 
 import dspy
 import pytest
-from rlm_dspy.environments import pool
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import environments
+from rlm_dspy.environments import pool
+from rlm_dspy.environments.base import Environment
 
 # LiteLLM fetches its price list from the network unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")

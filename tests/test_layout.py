@@ -179,6 +179,10 @@ def test_every_public_name_resolves(name: str) -> None:
     assert getattr(rlm_dspy, name) is not None
 
 
+def test_public_names_are_those_that_can_be_imported_lazily() -> None:
+    assert set(rlm_dspy.__all__) == {"__version__", *rlm_dspy._HOMES, *rlm_dspy._MODULES}
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing_of_that_name'"):
         _ = rlm_dspy.nothing_of_that_name

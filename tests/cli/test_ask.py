@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlm_dspy.environments import Local
 
 from rlm_dspy.cli import exits
 from rlm_dspy.cli.models import models
+from rlm_dspy.environments import Local
 
 SUBMITS = "def root(call): return code('SUBMIT(len(context))')\n"
 LOOKS_AND_ANSWERS = """

@@ -7,9 +7,9 @@ from typing import Any
 
 import dspy
 import pytest
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Call, Reply, ScriptedLM, code
 
 ASK = code("SUBMIT(llm_query('x'))")

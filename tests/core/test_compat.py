@@ -17,9 +17,9 @@ import dspy
 import pytest
 from dspy.lm15 import Message, Request, Response, Usage
 from dspy.utils import DummyLM
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM, _compat
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

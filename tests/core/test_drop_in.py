@@ -15,9 +15,9 @@ import dspy
 import pytest
 from dspy.primitives.sandbox_serializable import SandboxSerializable
 from dspy.utils import DummyLM
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Reply, ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

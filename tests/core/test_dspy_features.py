@@ -19,10 +19,10 @@ import pytest
 from dspy.lm15 import Message, Request, Response, Usage
 from dspy.utils import BaseCallback
 from dspy.utils.callback import ACTIVE_CALL_ID
-from rlm_dspy.environments import pool, sessions
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM
+from rlm_dspy.environments import pool, sessions
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Call, Reply, ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -528,6 +528,28 @@ def test_lms_that_can_only_be_called_synchronously(
         else:
             prediction = asyncio.run(in_a_loop())
     assert prediction.answer == answer
+
+
+@pytest.mark.parametrize("whose", ["settings", "sub_lm", "own"])
+def test_a_module_in_the_place_of_sub(sandbox: Environment, whose: str) -> None:
+    """``rlm.sub = dspy.ChainOfThought(...)``: sub-calls, and sub-agents beside them, go on working."""
+
+    def lm(name: str) -> ScriptedLM:
+        def policy(call: Call) -> str:
+            if "REPL" in call.system:
+                return code("import dspy\nSUBMIT([llm_query('?'), dspy.Predict('q -> response')(q='?').response])")
+            return f"[[ ## reasoning ## ]]\nwhy\n\n[[ ## response ## ]]\n{name}\n\n[[ ## completed ## ]]"
+
+        return ScriptedLM(policy)
+
+    sub_lm = None if whose == "settings" else lm("sub_lm")
+    rlm = RLM("query -> answer: list[str]", interpreter_factory=sandbox, sub_lm=sub_lm)
+    rlm.sub = dspy.ChainOfThought("prompt -> response")
+    if whose == "own":
+        rlm.sub.predict.lm = lm("own")
+    with dspy.context(lm=lm("settings")):
+        assert rlm(query="q").answer == [whose, whose]
+    assert [name for name, _ in rlm.named_predictors()] == ["act", "sub.predict", "extract"]
 
 
 def test_adapters_of_the_user_format_extract(sandbox: Environment) -> None:

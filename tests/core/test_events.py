@@ -11,9 +11,9 @@ from typing import Any
 
 import dspy
 import pytest
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM, Run, subscribe
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.events import RunStarted
 from rlm_dspy.testing import Call, Reply, ScriptedLM, code
 
@@ -202,3 +202,15 @@ def test_run_ended_when_the_root_ends_the_program(sandbox: Environment, error: B
         raise error
 
     assert ended(record(RLM("-> a", interpreter=sandbox), policy, type(error))).outcome == "failed"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_run_ended_when_extract_ends_the_program(sandbox: Environment, error: BaseException) -> None:
+    def policy(call: Call) -> str:
+        if call.turn:
+            raise error
+        return code("1")
+
+    program = RLM("-> a", interpreter=sandbox, max_iters=1)
+    assert ended(record(program, policy, type(error))).outcome == "failed"
+    assert ended(record(program, [code("SUBMIT('next')")])).outcome == "submitted"

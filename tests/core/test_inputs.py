@@ -17,9 +17,9 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM, ConfigurationError, environments
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.inputs import InputError, bind, describe, task_text
 from rlm_dspy.testing import ScriptedLM, code
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import dspy
 import pytest
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM, LimitReached, Run, RunFailed, subscribe
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Call, Reply, ScriptedLM, code
 
 BEST = "[[ ## a ## ]]\nbest guess\n\n[[ ## completed ## ]]"
@@ -272,6 +272,19 @@ def test_an_error_later_is_an_outcome(sandbox: Environment) -> None:
     assert (prediction.a, prediction.outcome, prediction.outcome.limit) == ("best guess", "extracted", None)
     assert "down later" in prediction.outcome.error and len(prediction.trajectory) == 1
     assert log[-1].error == prediction.outcome.error
+
+
+def test_an_lm_that_cancels_itself_is_an_error_like_any_other(sandbox: Environment) -> None:
+    def policy(call: Call) -> str:
+        if "No more code can run" in call.prompt:
+            return BEST
+        if call.turn:
+            raise asyncio.CancelledError("pool closed")
+        return code("1")
+
+    prediction, _ = run(ScriptedLM(policy), sandbox)
+    assert (prediction.a, prediction.outcome) == ("best guess", "extracted")
+    assert "cancelled from within" in prediction.outcome.error
 
 
 def test_when_extract_fails_too_nothing_is_lost(sandbox: Environment) -> None:

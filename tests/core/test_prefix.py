@@ -16,9 +16,9 @@ import dspy
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Reply, ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

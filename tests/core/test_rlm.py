@@ -7,9 +7,9 @@ from typing import Any
 
 import dspy
 import pytest
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM, ConfigurationError
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Call, ScriptedLM, code
 
 INPUT_NAMES = [

@@ -14,10 +14,10 @@ from typing import Any
 
 import dspy
 import pytest
-from rlm_dspy.environments import sessions
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM, subscribe
+from rlm_dspy.environments import sessions
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Reply, ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

@@ -13,11 +13,11 @@ from typing import Any
 import cloudpickle
 import dspy
 import pytest
-from rlm_dspy.environments.base import Environment
-from rlm_dspy.environments.subprocess_env import Subprocess
 
 import rlm_dspy
 from rlm_dspy import RLM, ConfigurationError
+from rlm_dspy.environments.base import Environment
+from rlm_dspy.environments.subprocess_env import Subprocess
 from rlm_dspy.testing import ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

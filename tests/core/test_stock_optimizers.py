@@ -15,9 +15,9 @@ import pytest
 from dspy.teleprompt.bootstrap_trace import bootstrap_trace_data
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Call, ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -274,11 +274,14 @@ def test_any_instructions_leave_the_contract_whole(sandbox: Environment, lm: Scr
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(st.characters(codec="utf-8"), max_size=300), st.text(st.characters(codec="utf-8"), max_size=50))
-def test_any_text_as_strategy_or_demonstration_leaves_the_contract_whole(sandbox: Environment, instructions: str, demo: str) -> None:
+def test_any_text_as_strategy_or_demonstration_leaves_the_contract_whole(
+    sandbox: Environment, instructions: str, demo: str
+) -> None:
     lm = ScriptedLM(root)
     rlm = program(sandbox)
     rlm.act.signature = rlm.act.signature.with_instructions(instructions)
-    rlm.act.demos = [dspy.Example(task=demo, turns=[{"reply": demo, "output": demo}], reasoning=demo, code=demo)]
+    turns = [{"reply": demo, "output": demo}]
+    rlm.act.demos = [dspy.Example(task=demo, turns=turns, reasoning=demo, code=demo)]
     with dspy.context(lm=lm):
         assert_contract_is_whole(rlm, lm)
     system = lm.calls[0].system

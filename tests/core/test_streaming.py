@@ -10,9 +10,9 @@ from typing import Any
 import dspy
 import pytest
 from dspy.streaming import StatusMessage, StatusMessageProvider, StreamListener, StreamResponse
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM, LimitReached
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Call, ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

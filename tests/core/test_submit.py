@@ -12,10 +12,10 @@ import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlm_dspy.environments.base import Environment, Submission
 from typing_extensions import TypedDict
 
 from rlm_dspy import RLM
+from rlm_dspy.environments.base import Environment, Submission
 from rlm_dspy.submit import Refused, convert, outputs_of, type_text, validate
 from rlm_dspy.testing import ScriptedLM, code
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import dspy
 import pydantic
 import pytest
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM, ConfigurationError, subscribe
 from rlm_dspy import tools as tools_
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import ScriptedLM, code
 
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from rlm_dspy.environments.base import Environment
 
 from rlm_dspy import RLM, Outcome, Trajectory, Turn
 from rlm_dspy import events as ev
+from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import ScriptedLM, code
 
 HOSTILE = "<script>alert('x')</script> & \"q\" \x1b[31m \ud800 [bold red]x[/] \0"

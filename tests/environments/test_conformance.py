@@ -6,12 +6,12 @@ from typing import Any
 
 import dspy
 import pytest
+
+from rlm_dspy import environments
 from rlm_dspy.environments import conformance
 from rlm_dspy.environments.foreign import ForeignSession
 from rlm_dspy.environments.inprocess import InProcess
 from rlm_dspy.environments.subprocess_env import Subprocess
-
-from rlm_dspy import environments
 
 LIMIT = 60.0
 CASES = {

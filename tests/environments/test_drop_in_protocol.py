@@ -7,6 +7,7 @@ from typing import Any
 import dspy
 import pytest
 from dspy.utils.dummies import DummyLM
+
 from rlm_dspy.environments.inprocess import InProcess
 from rlm_dspy.environments.subprocess_env import Subprocess
 

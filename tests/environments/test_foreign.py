@@ -20,10 +20,10 @@ import pydantic
 import pytest
 from dspy.primitives.code_interpreter import FinalOutput
 from dspy.primitives.sandbox_serializable import SandboxSerializable
-from rlm_dspy.environments.base import Session
-from rlm_dspy.environments.foreign import ForeignSession, json_ready
 
 from rlm_dspy._aio import run_sync
+from rlm_dspy.environments.base import Session
+from rlm_dspy.environments.foreign import ForeignSession, json_ready
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 

@@ -9,9 +9,9 @@ import threading
 from typing import Any
 
 import pytest
-from rlm_dspy.environments.inprocess import InProcess
 
 from rlm_dspy._aio import run_sync
+from rlm_dspy.environments.inprocess import InProcess
 from rlm_dspy.errors import SandboxUnavailableError
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

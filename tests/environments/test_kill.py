@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlm_dspy.environments import bubblewrap, landlock, pool, sessions
 
 from rlm_dspy import environments
+from rlm_dspy.environments import bubblewrap, landlock, pool, sessions
 
 LAYERS = [
     pytest.param("bubblewrap", marks=pytest.mark.skipif(bubblewrap.find() is None, reason="no bubblewrap here")),

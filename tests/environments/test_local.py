@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlm_dspy.environments import bubblewrap, landlock, pool
-from rlm_dspy.environments.base import CellResult, Environment
 
 from rlm_dspy import environments
+from rlm_dspy.environments import bubblewrap, landlock, pool
+from rlm_dspy.environments.base import CellResult, Environment
 
 needs_bubblewrap = pytest.mark.skipif(bubblewrap.find() is None, reason="no bubblewrap here")
 LAYERS = [

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlm_dspy.environments import pool, sessions
-from rlm_dspy.environments.base import Environment, Transport
 
 from rlm_dspy import environments
+from rlm_dspy.environments import pool, sessions
+from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from rlm_dspy import environments
 from rlm_dspy.environments import registry
 from rlm_dspy.environments.base import Description, Environment, Transport
 from rlm_dspy.environments.layout import python_layout
 from rlm_dspy.environments.local import Local
 from rlm_dspy.environments.sizes import format_size, parse_size
-
-from rlm_dspy import environments
 from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,8 +7,8 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlm_dspy.environments import seccomp
 
+from rlm_dspy.environments import seccomp
 from rlm_dspy.errors import SandboxUnavailableError
 
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from rlm_dspy.environments.scratch import PREFIX, hold, remove_tree, sweep
 from rlm_dspy.environments.spawn import spawn
-
 from rlm_dspy.errors import SandboxUnavailableError
 
 ECHO = "import os\nwhile (b := os.read(0, 65536)): os.write(1, b)"

@@ -20,6 +20,7 @@ import pydantic
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from rlm_dspy.environments.codec import MAX_DEPTH, Decoder, Encoder, ValueTooLarge
 from rlm_dspy.environments.records import FailedCall, Record
 from rlm_dspy.environments.wire import MAX_LINE, ProtocolError, Reader, TextBlob, write_frame

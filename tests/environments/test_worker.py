@@ -15,6 +15,8 @@ from typing import Any
 
 import dspy
 import pytest
+
+from rlm_dspy._aio import run_sync
 from rlm_dspy.environments import channel as channels
 from rlm_dspy.environments.base import Description, Environment, Transport
 from rlm_dspy.environments.channel import ChannelClosed, connect
@@ -22,8 +24,6 @@ from rlm_dspy.environments.interpreter import Interpreter
 from rlm_dspy.environments.program import BOOTSTRAP, worker_program
 from rlm_dspy.environments.spawn import spawn
 from rlm_dspy.environments.subprocess_env import Subprocess
-
-from rlm_dspy._aio import run_sync
 from rlm_dspy.errors import SandboxUnavailableError
 
 pytestmark = pytest.mark.usefixtures("no_leaks")

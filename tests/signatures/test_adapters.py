@@ -9,6 +9,7 @@ import pydantic
 import pytest
 from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import AdapterParseError
+
 from rlm_dspy.signatures import (
     DIALECT,
     STRATEGY,

@@ -8,6 +8,7 @@ import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rlm_dspy.signatures.contract import Contract, FunctionInfo, OutputInfo, VariableInfo
 
 hostile = st.text(alphabet=st.sampled_from("{}[]%`'\"\\\0\r\n\u2028$ aé\ud800"), max_size=40)

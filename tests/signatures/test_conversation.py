@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rlm_dspy.signatures import Act, ConversationAdapter, Exchange
 from rlm_dspy.signatures.conversation import Conversation, conversing, current, cut
 

@@ -10,6 +10,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rlm_dspy.signatures import find_code
 
 # Statements with all that makes a reader of fences stumble: fences, quotes and markers in strings and comments.
