@@ -10,6 +10,7 @@ nested calls.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import queue
@@ -79,17 +80,18 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         else:
             outcome.set_result(result)
 
-    threading.Thread(target=work, name="rlm-dspy-sync", daemon=True).start()
+    thread = threading.Thread(target=work, name="rlm-dspy-sync", daemon=True)
     try:
+        # Inside, because Ctrl-C may also arrive while the thread starts.
+        thread.start()
         return outcome.result()
     except KeyboardInterrupt:
         if not outcome.done():
-            loop, task = started.result()
-            loop.call_soon_threadsafe(task.cancel)
-            try:
+            # Whatever the coroutine ends with, what the caller gets is the KeyboardInterrupt.
+            with contextlib.suppress(BaseException):
+                loop, task = started.result(timeout=5)
+                loop.call_soon_threadsafe(task.cancel)
                 outcome.result(timeout=10)
-            except BaseException:
-                pass
         raise
 
 

@@ -82,7 +82,7 @@ def read(paths: Iterable[str | os.PathLike[str]], *, stdin: IO[Any] | None = Non
         if path == STDIN:
             found = _stdin(stdin)
         elif os.path.isdir(path):
-            found = _folder(Path(path))
+            found = folder(Path(path))
         else:
             found = _file(Path(path))
         items[name], sizes[name] = found.value, found.size
@@ -91,7 +91,9 @@ def read(paths: Iterable[str | os.PathLike[str]], *, stdin: IO[Any] | None = Non
 
 
 @dataclass(frozen=True)
-class _Found:
+class Found:
+    """One document: its value, the bytes that were read, and what is to be said of it."""
+
     value: Any
     size: int
     notes: tuple[str, ...] = ()
@@ -110,7 +112,7 @@ def _names(paths: list[str]) -> list[str]:
     return names
 
 
-def _stdin(stdin: IO[Any] | None) -> _Found:
+def _stdin(stdin: IO[Any] | None) -> Found:
     source = stdin if stdin is not None else sys.stdin
     if source is None:
         raise DocumentError("standard input is closed, so '-' cannot be read")
@@ -119,19 +121,19 @@ def _stdin(stdin: IO[Any] | None) -> _Found:
     except OSError as error:
         raise DocumentError(f"standard input cannot be read: {error.strerror or error}") from error
     if isinstance(data, str):
-        return _Found(data, len(data.encode("utf-8", "surrogatepass")))
+        return Found(data, len(data.encode("utf-8", "surrogatepass")))
     text, note = _text(data, "standard input")
-    return _Found(text, len(data), note)
+    return Found(text, len(data), note)
 
 
-def _file(path: Path) -> _Found:
+def _file(path: Path) -> Found:
     data = _bytes(path)
     office = formats.office_kind(path.name, data)
     if office is not None:
         raise DocumentError(f"{path} is {office.what}; {_READS}. {office.convert}")
     text, notes = _text(data, str(path))
     value, more = formats.parse(path.name, text)
-    return _Found(value, len(data), (*notes, *more))
+    return Found(value, len(data), (*notes, *more))
 
 
 def _text(data: bytes, where: str) -> tuple[str, tuple[str, ...]]:
@@ -151,8 +153,12 @@ def _bytes(path: Path) -> bytes:
         raise DocumentError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _folder(root: Path) -> _Found:
-    """A dict of relative path to text, hidden ones, links that lead out of the folder and all but text left out."""
+def folder(root: Path) -> Found:
+    """A dict of relative path to text; hidden files and folders, links that lead out, and all but text are left out.
+
+    Raises:
+        DocumentError: A file or folder in it cannot be read.
+    """
     texts: dict[str, str] = {}
     left_out: dict[str, list[str]] = {}
     guessed: list[str] = []
@@ -201,7 +207,7 @@ def _folder(root: Path) -> _Found:
         notes.append(f"not UTF-8, read as Latin-1: {_list(guessed)}")
     if not texts:
         notes.append("no text in this folder")
-    return _Found(texts, size, tuple(notes))
+    return Found(texts, size, tuple(notes))
 
 
 def _is_regular(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import dspy
@@ -80,20 +79,7 @@ async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
     loop = Loop(run)
     run.session = _session(run)
     try:
-        started = time.monotonic()
-        await watched.open_session(run.session)
-        await run.session.set(run.inputs)
-        about = run.session.describe()
-        run.events.emit(
-            ev.SessionOpened(
-                environment=about.environment,
-                confined=about.confined,
-                layers=about.layers,
-                missing=about.missing,
-                seconds=round(time.monotonic() - started, 6),
-            )
-        )
-        ending = await loop.turns()
+        ending = await loop.open() or await loop.turns()
     finally:
         await asyncio.shield(asyncio.ensure_future(watched.close_session(run.session)))
     return await _finish(run, loop, ending, program.on_limit, meter)

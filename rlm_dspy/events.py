@@ -1,7 +1,7 @@
 """What happens in a run, as an append-only log of typed events.
 
 There is no second way to learn what a run did: the trajectory on the result, the live console, the command line's
-``--json`` and (from part 5 on) MLflow spans are all made from these events. Every event is immutable, numbered and
+``--json`` are all made from these events. Every event is immutable, numbered and
 stamped with seconds since the run began; ``to_dict`` gives plain JSON-able data.
 """
 
@@ -145,7 +145,7 @@ class TurnEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class LimitStruck(Event):
-    """A limit ended the turns; ``where`` is what was going on: "act", "execute" or "turns"."""
+    """A limit ended the turns; ``where`` is what was going on: "open" (of the session), "act", "execute" or "turns"."""
 
     kind: ClassVar[str] = "limit_struck"
     limit: str

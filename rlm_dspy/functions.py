@@ -22,6 +22,7 @@ from rlm_dspy.calls import call
 from rlm_dspy.environments.base import HostFunction
 from rlm_dspy.environments.codec import FailedCall
 from rlm_dspy.errors import CallFailed
+from rlm_dspy.inputs import repr_fits, short_repr
 from rlm_dspy.ledger import CallRefused
 from rlm_dspy.redact import error_text
 from rlm_dspy.render import one_line
@@ -226,4 +227,4 @@ def repr_short(value: Any) -> str:
         return f"{value[:50]!r}…"
     if isinstance(value, (list, tuple, dict, set, Mapping)) and len(value) > 8:
         return f"{type(value).__name__} of {len(value):,}"
-    return one_line(repr(value), 60)
+    return one_line(repr(value) if repr_fits(value, 1_000) else short_repr(value), 60)

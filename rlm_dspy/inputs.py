@@ -13,6 +13,7 @@ import dspy
 import pydantic
 from pydantic_core import PydanticUndefined
 
+from rlm_dspy import documents
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.signatures.contract import PREVIEW, SHORT, VariableInfo
 
@@ -60,21 +61,16 @@ def _read_path(name: str, value: Any, annotation: Any) -> Any:
     """The content of a ``pathlib.Path`` given as an input; every other value as it is.
 
     A file becomes text, or bytes where the field says ``bytes`` or the content is not UTF-8. A folder becomes a dict
-    of relative path to text, files that are not text left out.
+    of relative path to text, without what is hidden, leads out of the folder, or is no text (`rlm_dspy.documents`).
     """
     if not isinstance(value, Path):
         return value
     try:
         if value.is_dir():
-            files: dict[str, str] = {}
-            for path in sorted(p for p in value.rglob("*") if p.is_file()):
-                data = path.read_bytes()
-                if b"\0" not in data:
-                    text = _text(data)
-                    if isinstance(text, str):
-                        files[path.relative_to(value).as_posix()] = text
-            return files
+            return documents.folder(value).value
         data = value.read_bytes()
+    except documents.DocumentError as error:
+        raise InputError(f"Input {name!r}: {error}") from error
     except OSError as error:
         raise InputError(f"Input {name!r}: cannot read {value}: {error.strerror or error}") from error
     return data if annotation is bytes else _text(data)
@@ -210,6 +206,33 @@ _short = _Short()
 def short_repr(value: Any) -> str:
     """A bounded ``repr`` of anything, made without building a long one first; never raises."""
     return _short.repr(value)
+
+
+def repr_fits(value: Any, limit: int) -> bool:
+    """Whether ``repr`` of plain data stays below about ``limit`` characters, told without building it."""
+    todo, left = [value], limit
+    while todo:
+        item = todo.pop()
+        if isinstance(item, (str, bytes, bytearray)):
+            left -= len(item)
+        elif isinstance(item, int):
+            left -= item.bit_length() // 4
+        elif isinstance(item, Mapping):
+            left -= 4 * len(item)
+            if left >= 0:
+                todo += itertools.chain.from_iterable(item.items())
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            left -= 2 * len(item)
+            if left >= 0:
+                todo += item
+        elif dataclasses.is_dataclass(item) and not isinstance(item, type):
+            todo += vars(item).values() if hasattr(item, "__dict__") else ()
+        elif isinstance(item, pydantic.BaseModel):
+            todo += item.__dict__.values()
+        left -= 2
+        if left < 0:
+            return False
+    return True
 
 
 def _preview(value: Any) -> tuple[str, bool]:

@@ -1,8 +1,7 @@
-"""The account of one run, and later of the whole tree: reserve before the work, settle after it.
+"""The account of one run: reserve before the work, settle after it.
 
 A reservation is refused when what is spent plus what is reserved would pass the limit, so that under any interleaving
-no limit on a count is ever overrun. This part of the project counts turns, sub-calls, consecutive errors and seconds;
-tokens and money are recorded where they are known and get their limits with the tree (part 3).
+no limit on a count is ever overrun. Turns, sub-calls, consecutive errors and seconds have limits; tokens are recorded.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class Usage:
         turns: Actions the root was asked for.
         calls: Sub-calls that were made, failed ones included.
         tool_calls: Calls of the user's tools.
-        lm_calls: LM requests of every kind, as seen where LMs are called.
+        lm_calls: LM requests of every kind, as seen where LMs are called; answers from DSPy's cache count nowhere.
         errors: Turns that ended in an error.
         input_tokens, output_tokens: As the LMs reported them; 0 where they did not.
         seconds: Wall time.

@@ -18,7 +18,7 @@ from dspy.utils.exceptions import AdapterParseError
 from rlm_dspy import _compat, submit, watched
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
-from rlm_dspy._aio import caught
+from rlm_dspy._aio import caught, threads
 from rlm_dspy.calls import call, keeping_replies
 from rlm_dspy.environments.base import CellResult
 from rlm_dspy.functions import HostFunctions
@@ -51,13 +51,35 @@ class Loop:
         self.task = inputs_.task_text(run.inputs)
         self.final_reasoning = ""
 
-    async def turns(self) -> Ending:
-        """Turn after turn until an answer, a limit or a terminal error."""
+    async def open(self) -> Ending | None:
+        """Open the session and hand it the inputs; an ending if a limit struck first."""
         run = self.run
         run.conversation.contract = self._contract().render()
         run.conversation.replay_reasoning = _compat.replays_reasoning(
             getattr(run.program.act, "lm", None) or dspy.settings.lm
         )
+        started = time.monotonic()
+        try:
+            await run.bounded(watched.open_session(run.session))
+            await run.bounded(run.session.set(run.inputs))
+        except Stopped as stopped:
+            run.events.emit(ev.LimitStruck(limit=stopped.limit, where="open"))
+            return Ending(limit=stopped.limit)
+        about = run.session.describe()
+        run.events.emit(
+            ev.SessionOpened(
+                environment=about.environment,
+                confined=about.confined,
+                layers=about.layers,
+                missing=about.missing,
+                seconds=_since(started),
+            )
+        )
+        return None
+
+    async def turns(self) -> Ending:
+        """Turn after turn until an answer, a limit or a terminal error."""
+        run = self.run
         while (limit := run.stop_reason or run.ledger.exceeded()) is None:
             where = "act"
             run.turn = run.ledger.begin_turn()
@@ -151,7 +173,8 @@ class Loop:
         refusal: str | None = None
         if result.submission is not None:
             try:
-                outputs = submit.validate(result.submission, run.signature)
+                # In a thread, because a large value takes seconds, and the user's own validators what they like.
+                outputs = await run.bounded(threads.run(submit.validate, result.submission, run.signature))
             except submit.Refused as refused:
                 refusal = f"[Error] SUBMIT was refused: {refused}"
         output = _output(result, refusal, tuple(run.inputs))
@@ -255,9 +278,10 @@ def _output(result: CellResult, refusal: str | None, inputs: tuple[str, ...]) ->
 
 
 def _final(outputs: dict[str, Any], limit: int) -> str:
-    """The outputs as Python writes them; long text is cut, and what has no ``repr`` is shown in short."""
+    """The outputs as Python writes them; long text is cut, and what has a long ``repr`` or none is shown in short."""
+    shown = {name: cut(v, limit) if isinstance(v, str) else v for name, v in outputs.items()}
     try:
-        return repr({name: cut(v, limit) if isinstance(v, str) else v for name, v in outputs.items()})
+        return repr(shown) if inputs_.repr_fits(shown, 2 * limit + 1_000) else inputs_.short_repr(shown)
     except Exception:
         return inputs_.short_repr(outputs)
 

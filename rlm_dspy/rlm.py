@@ -84,10 +84,19 @@ class RLM(PicklableSignature):
                 `rlm_dspy.LimitReached` or `rlm_dspy.RunFailed`, which carry the same prediction.
 
         Raises:
-            ConfigurationError: Names collide, a limit is out of range, or an option is unknown.
+            ConfigurationError: The signature cannot be read, names collide, or a limit is out of range.
+            TypeError: An argument is of another type than it must have.
         """
         super().__init__()
-        self.signature = ensure_signature(signature)
+        _check_signature(signature)
+        try:
+            # Here and not in a helper: DSPy looks for the types that a text names where this was called.
+            self.signature = ensure_signature(signature)
+        except (SyntaxError, ValueError) as error:
+            raise ConfigurationError(
+                f"the signature {signature!r} cannot be read: {error}. It has the form 'context, query -> answer: str'; "
+                "for types of your own write a dspy.Signature class"
+            ) from error
         self.max_iters = max_iters
         self.max_llm_calls = max_llm_calls
         self.max_output_chars = max_output_chars
@@ -200,6 +209,8 @@ class RLM(PicklableSignature):
     def _check(self) -> None:
         tools.check_names(self.signature, self._tools)
         _ = self.limits
+        if self.sub_lm is not None and not isinstance(self.sub_lm, dspy.BaseLM):
+            raise TypeError(f"sub_lm must be an LM such as dspy.LM('openai/NAME'), not {self.sub_lm!r}")
         if self.on_limit not in ("extract", "raise"):
             raise ConfigurationError(f"on_limit must be 'extract' or 'raise', not {self.on_limit!r}")
         if not isinstance(self.max_output_chars, int) or self.max_output_chars < 1:
@@ -216,6 +227,14 @@ class RLM(PicklableSignature):
 
             run.events.add(verbose_printer())
         return await engine.execute(run, home)
+
+
+def _check_signature(signature: Any) -> None:
+    if not isinstance(signature, str) and not (isinstance(signature, type) and issubclass(signature, dspy.Signature)):
+        raise TypeError(
+            "signature must be a text such as 'context, query -> answer: str' or a dspy.Signature class, "
+            f"not {signature!r}"
+        )
 
 
 def _factory(

@@ -14,12 +14,17 @@ import pydantic
 from pydantic_core import PydanticUndefined
 
 from rlm_dspy.environments.base import Submission
+from rlm_dspy.environments.wire import json_cost
 from rlm_dspy.inputs import short_repr
 from rlm_dspy.render import one_line
 from rlm_dspy.signatures.contract import OutputInfo
 
 _NAMED = 20
 """Problems of one submission that its refusal names."""
+
+
+MAX_JSON = 256 << 20
+"""Bytes of memory that submitted text may take when it is read as JSON, for a field of another type than text."""
 
 
 class Refused(Exception):
@@ -134,6 +139,8 @@ def convert(value: Any, annotation: Any) -> Any:
     except pydantic.ValidationError:
         if not isinstance(value, str):
             raise
+        if json_cost(value) > MAX_JSON:
+            raise TypeError("text too long to be read as JSON: submit the value itself") from None
         try:
             parsed = json.loads(value)
         except (ValueError, RecursionError):

@@ -100,6 +100,8 @@ class _Engine:
     """The synchronous engine: one request, one reply. Thread-safe."""
 
     def __init__(self, policy: Policy) -> None:
+        if isinstance(policy, (str, Reply)):
+            raise TypeError("a policy is a list of replies or a function of the call; for one reply write ScriptedLM([reply])")
         self._answer = policy if callable(policy) else None
         self._replies = None if callable(policy) else iter(list(policy))
         self._numbers = itertools.count()

@@ -23,7 +23,7 @@ CORE_NAMES = frozenset({"llm_query", "llm_query_batched", "SUBMIT", "SHOW_VARS",
 CALL_NAMES = frozenset({"self", "instance"})
 """Names that DSPy's own ``Module.__call__`` cannot take as keywords."""
 
-RESULT_NAMES = frozenset({"trajectory", "final_reasoning", "outcome", "usage", "events"})
+RESULT_NAMES = frozenset({"trajectory", "final_reasoning", "outcome", "usage"})
 """Fields of the result that no output may have."""
 
 

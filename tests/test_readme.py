@@ -116,3 +116,11 @@ def test_limits_of_the_table_are_those_of_the_constructor() -> None:
     for name, default in rows:
         value = parameters[name].default
         assert default == ("none" if value is None else f"{value:,g}"), name
+
+
+def test_the_tests_that_the_readme_names_exist() -> None:
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(named) > 20
+    for file, name in named:
+        text = (ROOT / "tests" / "core" / file).read_text(encoding="utf-8")
+        assert re.search(rf"\bdef {name}\b", text), f"{file} has no {name}"

@@ -84,13 +84,12 @@ def _program(options: argparse.Namespace) -> RLM:
     }
     try:
         environment = environments.from_options(options.interpreter, chosen)
-        signature = dspy.Signature(options.signature)
-        program = RLM(signature, interpreter=environment, **limits)
+        program = RLM(options.signature, interpreter=environment, **limits)
     except ConfigurationError:
         raise
     except Exception as error:
         raise ConfigurationError(f"{error}") from error
-    if set(signature.input_fields) != set(_INPUTS):
+    if set(program.signature.input_fields) != set(_INPUTS):
         raise ConfigurationError(
             f"--signature: the inputs must be {' and '.join(_INPUTS)}, as in "
             f"'context, query -> names: list[str], count: int'; got {options.signature!r}"

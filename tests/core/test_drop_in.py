@@ -1,14 +1,9 @@
-"""A program written for ``dspy.RLM`` 3.4 works by replacing the name; where ours differs on purpose is pinned here."""
+"""A program written for ``dspy.RLM`` 3.4 works by replacing the name. See test_differs.py for the rest."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import datetime
 import inspect
-import io
 import json
-import time
 from typing import Any, Literal
 
 import dspy
@@ -18,7 +13,7 @@ from dspy.utils import DummyLM
 
 from rlm_dspy import RLM
 from rlm_dspy.environments.base import Environment
-from rlm_dspy.testing import Reply, ScriptedLM, code
+from rlm_dspy.testing import ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -209,7 +204,7 @@ def test_missing_and_unexpected_inputs_are_value_errors(kind: Any) -> None:
             program("c", "q")
 
 
-@pytest.mark.parametrize("name", ["outcome", "usage", "events"])
+@pytest.mark.parametrize("name", ["outcome", "usage"])
 def test_our_results_own_more_names(name: str) -> None:
     dspy.RLM(f"query -> {name}")
     with pytest.raises(ValueError, match="fields of every result"):
@@ -418,268 +413,6 @@ def test_sandbox_serializable_inputs(factory: str, sandbox: Environment) -> None
     assert prediction.answer == "4"
     assert prediction.trajectory[0]["output"] == "[(1, 2), (3, 4)]"
     assert "Table of 2 rows" in lm.calls[0].prompt
-
-
-# --------------------------------------------------------------------------------------------------------- interpreters
-
-
-class InMemory:
-    """The smallest interpreter that satisfies DSPy's protocol: ``exec`` in this process."""
-
-    def __init__(self) -> None:
-        self.tools: dict[str, Any] = {}
-        self.output_fields: list[dict[str, Any]] | None = None
-        self._space: dict[str, Any] = {}
-
-    def start(self) -> None:
-        pass
-
-    def shutdown(self) -> None:
-        self._space.clear()
-
-    def execute(self, code: str, variables: dict[str, Any] | None = None) -> Any:
-        class Submitted(BaseException):
-            pass
-
-        def submit(*args: Any, **kwargs: Any) -> None:
-            names = [field["name"] for field in self.output_fields or []]
-            raise Submitted({**dict(zip(names, args, strict=False)), **kwargs})
-
-        self._space.update(self.tools, SUBMIT=submit, **(variables or {}))
-        try:
-            with contextlib.redirect_stdout(io.StringIO()) as printed:
-                exec(compile(code, "<cell>", "exec"), self._space)
-        except Submitted as submitted:
-            return dspy.primitives.code_interpreter.FinalOutput(submitted.args[0])
-        except SyntaxError:
-            raise
-        except Exception as error:
-            raise dspy.CodeExecutionError(f"{type(error).__name__}: {error}") from error
-        return printed.getvalue() or None
-
-
-@pytest.mark.parametrize("factory", [InMemory, dspy.LocalInterpreter])
-def test_any_code_interpreter_works_in_ours(factory: Any) -> None:
-    lm = ScriptedLM(
-        [
-            code("n = len(context)\nprint(n, lookup('k'))"),
-            code("1 / 0"),
-            code("print(llm_query_batched(['a', 'b']), llm_query('c'))"),
-            code("SUBMIT(answer='x', n='three')"),
-            code("SUBMIT('x', n)"),
-        ]
-    )
-    sub = ScriptedLM(lambda call: call.prompt * 2)
-    rlm = RLM("context -> answer: str, n: int", tools=[lookup], sub_lm=sub, interpreter_factory=factory)
-    with dspy.context(lm=lm):
-        prediction = rlm(context="text")
-    outputs = [turn["output"] for turn in prediction.trajectory]
-    assert (prediction.answer, prediction.n) == ("x", 4)
-    assert outputs[0].strip() == "4 ['k0', 'k1']"
-    assert "ZeroDivisionError" in outputs[1]
-    assert outputs[2].strip() == "['aa', 'bb'] cc"
-    assert "SUBMIT was refused: n: expected int" in outputs[3]
-    assert len(sub.calls) == 3
-
-
-def test_foreign_interpreters_do_not_block_the_loop() -> None:
-    lm = ScriptedLM(lambda call: code("import time; time.sleep(0.3); SUBMIT('x')"))
-    rlm = RLM("query -> answer", interpreter_factory=dspy.LocalInterpreter)
-    gaps = []
-
-    async def tick() -> None:
-        last = time.perf_counter()
-        while True:
-            await asyncio.sleep(0.005)
-            gaps.append(time.perf_counter() - last)
-            last = time.perf_counter()
-
-    async def main() -> None:
-        ticking = asyncio.create_task(tick())
-        await asyncio.gather(*(rlm.acall(query="?") for _ in range(3)))
-        ticking.cancel()
-
-    with dspy.context(lm=lm):
-        asyncio.run(main())
-    assert max(gaps) < 0.25
-
-
-def test_our_interpreter_works_in_dspys_rlm(sandbox: Environment) -> None:
-    replies = [
-        chat("lines = context.splitlines()\nprint(len(lines), lookup('k'))\ncontext = 'changed'"),
-        chat("print(context, llm_query('c'))"),
-        chat("SUBMIT(answer=str(len(lines)))"),
-    ]
-    program = dspy.RLM(
-        "context, query -> answer",
-        tools=[lookup],
-        sub_lm=ScriptedLM(lambda call: "sub"),
-        interpreter_factory=sandbox,
-    )
-    with dspy.context(lm=ScriptedLM(replies)):
-        prediction = program(context="a\nb", query="?")
-    assert prediction.answer == "2"
-    assert prediction.trajectory[0]["output"].strip() == "2 ['k0', 'k1']"
-    assert prediction.trajectory[1]["output"].strip() == "changed sub"
-
-
-# -------------------------------------------------------------------------- where ours differs from dspy.RLM on purpose
-
-
-def test_differs_print_and_value_are_both_shown(sandbox: Environment) -> None:
-    replies = [chat("print('printed')\n41 + 1"), chat("SUBMIT('x')")]
-    theirs, _ = both(replies)
-    with dspy.context(lm=ScriptedLM(replies)):
-        ours = RLM("context, query -> answer", interpreter_factory=sandbox)(context="c", query="q")
-    assert theirs.trajectory[0]["output"] == "42"
-    assert ours.trajectory[0]["output"] == "printed\n42"
-
-
-def test_differs_output_before_an_error_is_kept(sandbox: Environment) -> None:
-    replies = [chat("print('before')\n1 / 0"), chat("print('last words')\nSUBMIT('x')")]
-    program = RLM("context, query -> answer", interpreter_factory=sandbox)
-    with dspy.context(lm=ScriptedLM(replies)):
-        ours = program(context="c", query="q")
-    theirs, _ = both(replies)
-    assert "before" not in theirs.trajectory[0]["output"]
-    assert "last words" not in theirs.trajectory[1]["output"]
-    assert ours.trajectory[0]["output"].startswith("before\n[Error] Traceback")
-    assert "line 2" in ours.trajectory[0]["output"]
-    assert ours.trajectory[1]["output"] == "last words\nFINAL: {'answer': 'x'}"
-
-
-@pytest.mark.parametrize("value", ["0", "False", "[]", "''", "{}"])
-def test_differs_falsy_values_are_shown(value: str, sandbox: Environment) -> None:
-    replies = [chat(value), chat("SUBMIT('x')")]
-    theirs, _ = both(replies)
-    with dspy.context(lm=ScriptedLM(replies)):
-        ours = RLM("context, query -> answer", interpreter_factory=sandbox)(context="c", query="q")
-    assert "no output" in theirs.trajectory[0]["output"]
-    assert ours.trajectory[0]["output"] == value
-
-
-def test_differs_rebinding_an_input_is_kept() -> None:
-    theirs, ours = both([chat("context = 'changed'"), chat("print(context)"), chat("SUBMIT('x')")])
-    assert theirs.trajectory[1]["output"].strip() == "one\ntwo\nthree"
-    assert ours.trajectory[1]["output"] == "changed"
-
-
-def test_differs_tools_take_positional_arguments() -> None:
-    theirs, ours = both([chat("print(lookup('k', 1))"), chat("SUBMIT('x')")], tools=[lookup])
-    assert "TypeError" in theirs.trajectory[0]["output"]
-    assert ours.trajectory[0]["output"] == "['k0']"
-
-
-@pytest.mark.parametrize("reply", ["I do not know yet.", "", "[[ ## reasoning ## ]]\nonly a plan"])
-def test_differs_a_reply_without_code_is_a_turn(reply: str) -> None:
-    replies = [reply, reply, chat("SUBMIT('x')")]  # dspy.RLM asks twice, with two adapters, and gives up
-    program = dspy.RLM("context, query -> answer", interpreter_factory=dspy.LocalInterpreter)
-    with dspy.context(lm=ScriptedLM(replies)), pytest.raises(Exception) as raised:
-        program(context="c", query="q")
-    assert not hasattr(raised.value, "trajectory")
-    ours = RLM("context, query -> answer", interpreter_factory=dspy.LocalInterpreter)
-    with dspy.context(lm=ScriptedLM(replies)):
-        prediction = ours(context="c", query="q")
-    assert prediction.answer == "x"
-    assert [turn.error for turn in prediction.trajectory] == [True, True, False]
-
-
-def test_differs_defaults_of_input_fields_are_honoured(sandbox: Environment) -> None:
-    class Task(dspy.Signature):
-        """Answer."""
-
-        query: str = dspy.InputField()
-        context: str = dspy.InputField(default="the default")
-        answer: str = dspy.OutputField()
-
-    with dspy.context(lm=ScriptedLM([])), pytest.raises(ValueError, match="Missing"):
-        dspy.RLM(Task, interpreter_factory=dspy.LocalInterpreter)(query="q")
-    with dspy.context(lm=ScriptedLM([code("SUBMIT(context)")])):
-        assert RLM(Task, interpreter_factory=sandbox)(query="q").answer == "the default"
-
-
-def test_differs_errors_carry_the_trajectory() -> None:
-    down = Reply(error=dspy.lm15.AuthError("no key"))
-    for kind in (dspy.RLM, RLM):
-        program = kind("query -> answer", interpreter_factory=dspy.LocalInterpreter)
-        with dspy.context(lm=ScriptedLM([down])), pytest.raises(Exception) as raised:
-            program(query="q")
-        assert hasattr(raised.value, "trajectory") is (kind is RLM)
-
-
-def test_differs_an_error_after_the_first_turn_is_an_outcome() -> None:
-    down = Reply(error=dspy.lm15.AuthError("no key"))
-    answer = "[[ ## answer ## ]]\nsaved\n\n[[ ## completed ## ]]"
-    program = dspy.RLM("query -> answer", interpreter_factory=dspy.LocalInterpreter)
-    with dspy.context(lm=ScriptedLM([chat("print(1)"), down, answer])), pytest.raises(dspy.LMError):
-        program(query="q")
-    ours = RLM("query -> answer", interpreter_factory=dspy.LocalInterpreter)
-    with dspy.context(lm=ScriptedLM([chat("print(1)"), down, answer])):
-        prediction = ours(query="q")
-    assert prediction.answer == "saved" and prediction.outcome == "extracted"
-    assert "no key" in prediction.outcome.error and len(prediction.trajectory) == 1
-
-
-def test_differs_all_code_blocks_of_a_reply_run() -> None:
-    reply = "First:\n```python\na = 1\n```\nThen:\n```python\nprint(a + 1)\n```"
-    with dspy.context(lm=ScriptedLM([reply, code("SUBMIT('x')")])):
-        ours = RLM("query -> answer", interpreter_factory=dspy.LocalInterpreter)(query="q")
-    replies = [f"[[ ## reasoning ## ]]\np\n\n[[ ## code ## ]]\n{reply}\n\n[[ ## completed ## ]]", chat("SUBMIT('x')")]
-    with dspy.context(lm=ScriptedLM(replies)):
-        theirs = dspy.RLM("query -> answer", interpreter_factory=dspy.LocalInterpreter)(query="q")
-    assert "2" not in theirs.trajectory[0]["output"]
-    assert ours.trajectory[0]["output"] == "2"
-
-
-def test_differs_a_fence_inside_a_string_does_not_cut_the_code() -> None:
-    source = 'text = """Return\n```json\n{}\n```\nonly"""\nprint(len(text))'
-    theirs, ours = both([chat(source), chat("SUBMIT('x')")])
-    assert "SyntaxError" in theirs.trajectory[0]["output"] or "[Error]" in theirs.trajectory[0]["output"]
-    assert ours.trajectory[0]["output"] == "26"
-
-
-def test_differs_variables_of_any_type_cross(sandbox: Environment) -> None:
-    value = {"when": datetime.date(2020, 1, 2), "raw": b"\0\xff", "set": {1, 2}, "nan": float("inf")}
-    program = dspy.RLM("data -> answer", interpreter_factory=dspy.LocalInterpreter)
-    with dspy.context(lm=ScriptedLM([chat("SUBMIT('x')")])), pytest.raises(dspy.CodeInterpreterError):
-        program(data=value)
-    source = "SUBMIT(repr((data['when'].year, data['raw'], data['set'], data['nan'])))"
-    with dspy.context(lm=ScriptedLM([code(source)])):
-        ours = RLM("data -> answer", interpreter_factory=sandbox)(data=value)
-    assert ours.answer == r"(2020, b'\x00\xff', {1, 2}, inf)"
-
-
-def test_differs_sub_calls_are_a_predictor() -> None:
-    names = {name for name, _ in RLM("query -> answer").named_predictors()}
-    assert names == {"act", "sub", "extract"}
-    assert {name for name, _ in dspy.RLM("query -> answer").named_predictors()} == {"generate_action", "extract"}
-
-
-def test_an_explicit_python_interpreter_is_meant(sandbox: Environment) -> None:
-    """DSPy cannot tell its default from the same class given; ours is None where nothing is given."""
-    made: list[Any] = []
-
-    class Interpreter(dspy.PythonInterpreter):
-        def start(self) -> None:
-            made.append(self)
-            raise dspy.CodeInterpreterError("no Deno here")
-
-    rlm = RLM("query -> answer", interpreter_factory=Interpreter)
-    with (
-        dspy.context(lm=ScriptedLM([]), interpreter_factory=sandbox),
-        pytest.raises(dspy.CodeInterpreterError, match="no Deno here"),
-    ):
-        rlm(query="q")
-    assert len(made) == 1
-
-
-def test_differs_tools_are_shown_with_types_and_defaults(sandbox: Environment) -> None:
-    lm = ScriptedLM([code("SUBMIT('x')")])
-    with dspy.context(lm=lm):
-        RLM("query -> answer", tools=[lookup], interpreter_factory=sandbox)(query="q")
-    assert "- `lookup(key: str, n: int = 2) -> list[str]` - Find a key." in lm.calls[0].prompt
-    theirs = dspy.RLM("query -> answer", tools=[lookup]).generate_action.signature.instructions
-    assert "- `lookup(key: string, n: integer)` - Find a key." in theirs
 
 
 def test_literal_is_checked_by_both() -> None:

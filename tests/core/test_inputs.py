@@ -96,7 +96,25 @@ def test_a_folder_is_a_dict_of_its_texts(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("A")
     (tmp_path / "image.png").write_bytes(b"\x89PNG\x00\xff")
     (tmp_path / "latin.txt").write_bytes(b"\xe9")
-    assert bind(dspy.Signature("d -> a"), {"d": tmp_path})["d"] == {"a.py": "A", "sub/b.md": "B"}
+    assert bind(dspy.Signature("d -> a"), {"d": tmp_path})["d"] == {"a.py": "A", "latin.txt": "é", "sub/b.md": "B"}
+
+
+def test_what_is_hidden_in_a_folder_or_leads_out_of_it_is_not_read(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "project", tmp_path / "key.txt"
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".git" / "config").write_text("url = https://token@host")
+    (folder / ".env").write_text("KEY=1")
+    (folder / "a.py").write_text("A")
+    outside.write_text("KEY=2")
+    (folder / "link.txt").symlink_to(outside)
+    assert bind(dspy.Signature("d -> a"), {"d": folder})["d"] == {"a.py": "A"}
+
+
+def test_a_folder_that_cannot_be_read_is_an_error_that_names_the_input(tmp_path: Path) -> None:
+    # A name that takes more than one entry of a path, so that root cannot read it either.
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(InputError, match=r"Input 'd': .*loop"):
+        bind(dspy.Signature("d -> a"), {"d": tmp_path / "loop"})
 
 
 def test_a_missing_file_is_an_error_that_names_input_and_path(tmp_path: Path) -> None:

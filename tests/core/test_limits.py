@@ -11,7 +11,9 @@ import dspy
 import pytest
 
 from rlm_dspy import RLM, LimitReached, Run, RunFailed, subscribe
-from rlm_dspy.environments.base import Environment
+from rlm_dspy.environments import Subprocess
+from rlm_dspy.environments.base import Environment, Transport
+from rlm_dspy.errors import SandboxUnavailableError
 from rlm_dspy.testing import Call, Reply, ScriptedLM, code
 
 BEST = "[[ ## a ## ]]\nbest guess\n\n[[ ## completed ## ]]"
@@ -293,3 +295,22 @@ def test_when_extract_fails_too_nothing_is_lost(sandbox: Environment) -> None:
     assert prediction.outcome == "failed" and prediction.a is None
     assert prediction.trajectory[0].output == "found it"
     assert [event.kind for event in log][-2:] == ["extracted", "run_ended"]
+
+
+def test_a_limit_strikes_while_the_session_opens() -> None:
+    """As where all sessions of the process are taken: the time runs, and the run ends with an outcome."""
+
+    class Never(Subprocess):
+        def open(self) -> Transport:
+            release.wait(60)
+            raise SandboxUnavailableError("nobody waits any more")
+
+    release = threading.Event()
+    lm = ScriptedLM(lambda call: "[[ ## answer ## ]]\nfrom nothing\n\n[[ ## completed ## ]]")
+    try:
+        with dspy.context(lm=lm):
+            pred = RLM("context -> answer", interpreter=Never(), max_seconds=0.2)(context="x")
+    finally:
+        release.set()
+    assert (pred.outcome, pred.outcome.limit, pred.answer) == ("extracted", "max_seconds", "from nothing")
+    assert pred.trajectory == []

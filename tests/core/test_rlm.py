@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 import dspy
+import pydantic
 import pytest
 
 from rlm_dspy import RLM, ConfigurationError
 from rlm_dspy.environments.base import Environment
-from rlm_dspy.testing import Call, ScriptedLM, code
+from rlm_dspy.testing import Call, Reply, ScriptedLM, code
 
 INPUT_NAMES = [
     *("lm", "config", "demos", "callbacks", "fn", "name", "tool", "run", "inputs", "args", "kwargs", "function"),
@@ -61,6 +62,37 @@ def test_outputs_of_any_name_submitted_and_extracted(sandbox: Environment, name:
 def test_names_that_cannot_work_are_refused_at_construction(inputs: list[str], outputs: list[str]) -> None:
     with pytest.raises(ConfigurationError):
         RLM(signature(inputs, outputs))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"signature": 5}, TypeError, "signature must be a text .* not 5"),
+        ({"signature": "a b -> c"}, ConfigurationError, "'a b -> c' cannot be read: invalid syntax.*It has the form"),
+        ({"signature": "context -> answer: Foo"}, ConfigurationError, "Unknown name: Foo.*dspy.Signature class"),
+        ({"signature": "abc"}, ConfigurationError, "'abc' cannot be read: .*exactly one '->'"),
+        ({"signature": "a -> b", "sub_lm": "openai/m"}, TypeError, r"sub_lm must be an LM such as dspy.LM\(.*'openai/m'"),
+        ({"signature": "a -> b", "sub_lm": ScriptedLM}, TypeError, "sub_lm must be an LM"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_construction(
+    options: dict[str, object], kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        RLM(**options)  # type: ignore[arg-type]
+
+
+def test_types_named_in_a_text_are_found_where_the_program_is_made() -> None:
+    class Animal(pydantic.BaseModel):
+        name: str
+
+    assert RLM("text -> animal: Animal").signature.output_fields["animal"].annotation is Animal
+
+
+@pytest.mark.parametrize("policy", ["hello", Reply("hello")])
+def test_one_reply_is_no_script(policy: object) -> None:
+    with pytest.raises(TypeError, match=r"ScriptedLM\(\[reply\]\)"):
+        ScriptedLM(policy)  # type: ignore[arg-type]
 
 
 def test_shadowed_functions_come_back(sandbox: Environment) -> None:

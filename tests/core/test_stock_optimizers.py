@@ -285,7 +285,7 @@ def test_any_text_as_strategy_or_demonstration_leaves_the_contract_whole(
     with dspy.context(lm=lm):
         assert_contract_is_whole(rlm, lm)
     system = lm.calls[0].system
-    assert instructions.strip() in system
+    assert rlm.act.signature.instructions.strip() in system  # DSPy itself expands tabs
 
 
 @pytest.mark.parametrize("wrapper", [dspy.BestOfN, dspy.Refine])
