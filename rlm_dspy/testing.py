@@ -9,16 +9,22 @@ function of the conversation.
     rlm = RLM("context -> answer: str", sub_lm=sub)
     with dspy.context(lm=root):
         assert rlm(context=log).answer == "3"
+
+A list is used up by one run. For many runs, also at the same time, `oracle` gives a root that knows its turn from the
+conversation alone:
+
+    root = ScriptedLM(oracle("n = context.count('ERROR')\nprint(n)", "SUBMIT(answer=n)"))
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +43,7 @@ from dspy.lm15 import (
     Usage,
 )
 
-__all__ = ["Call", "Policy", "Reply", "ScriptedLM", "code"]
+__all__ = ["Call", "Policy", "Reply", "ScriptedLM", "code", "oracle"]
 
 
 def code(source: str, plan: str = "") -> str:
@@ -88,6 +94,13 @@ class Call:
         return next((m["content"] for m in self.messages if m["role"] == "system"), "")
 
     @property
+    def observations(self) -> int:
+        """How many outputs the root has been shown in this run, demonstrations not counted."""
+        users = [m["content"] for m in self.messages if m["role"] == "user"]
+        first = max((n for n, text in enumerate(users) if text.startswith("# Task\n")), default=0)
+        return len(users) - first - 1
+
+    @property
     def turn(self) -> int:
         """How many replies the conversation holds already."""
         return sum(1 for m in self.messages if m["role"] == "assistant")
@@ -96,12 +109,42 @@ class Call:
 Policy = Iterable["str | Reply"] | Callable[[Call], "str | Reply"]
 
 
+def oracle(
+    *steps: str | Callable[[Call], str], answer: Mapping[str, Any] | None = None
+) -> Callable[[Call], str]:
+    """The policy of a root that knows what to do: step k is the code of its turn k, in every run alike.
+
+    Args:
+        *steps: Python source each, or a function of the `Call` that returns it.
+        answer: What it says where it is asked for more than the steps, as ``extract`` does at a limit: a value for each
+            output field. None makes that an AssertionError.
+
+    Returns:
+        A policy without state, for any number of runs at once.
+    """
+
+    def policy(call: Call) -> str:
+        turn = call.observations
+        if turn < len(steps):
+            step = steps[turn]
+            return code(step(call) if callable(step) else step)
+        if answer is None:
+            raise AssertionError(f"the oracle has {len(steps)} steps, and was asked for more: {call.prompt[-300:]!r}")
+        fields = "\n\n".join(
+            f"[[ ## {name} ## ]]\n{value if isinstance(value, str) else json.dumps(value)}"
+            for name, value in answer.items()
+        )
+        return f"{fields}\n\n[[ ## completed ## ]]"
+
+    return policy
+
+
 class _Engine:
     """The synchronous engine: one request, one reply. Thread-safe."""
 
     def __init__(self, policy: Policy) -> None:
         if isinstance(policy, (str, Reply)):
-            raise TypeError("a policy is a list of replies or a function of the call; for one reply write ScriptedLM([reply])")
+            raise TypeError("a policy is a list of replies or a function; for one reply write ScriptedLM([reply])")
         self._answer = policy if callable(policy) else None
         self._replies = None if callable(policy) else iter(list(policy))
         self._numbers = itertools.count()
