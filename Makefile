@@ -2,7 +2,7 @@
 #
 #   make quickstart   install, then one real run over a document of several MB
 #   make install      .venv with the project (editable) and what its development needs
-#   make test         the tests that need no minutes
+#   make test         the tests, in some minutes
 #   make test-all     all tests: also the notebooks, the wheel, the benchmarks
 #   make check        ruff, mypy, tests
 #   make bench        the benchmark table, beside bare DSPy, rlms and dspy.RLM

@@ -22,8 +22,9 @@ The rooms of this folder:
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
     worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
-    wire.py            frames; codec.py, arrays.py, records.py: values in them
-    channel.py         the host's end of the stream; session.py a session on it; interpreter.py its DSPy face
+    wire.py            frames; codec.py, scalars.py, arrays.py, records.py: values in them
+    channel.py         the host's end of the stream; session.py a session on it; host_tasks.py the calls it serves;
+                       interpreter.py its DSPy face
     registry.py        environments by name
     conformance.py     the checks that every environment passes, in conformance_base.py, conformance_host.py,
                        conformance_python.py

@@ -118,6 +118,7 @@ def _index(encoder: Any, value: Any, depth: int) -> Any:
         return {"$": "pd.multi", "n": names, "v": [encoder.tree(item, depth) for item in value.tolist()]}
     name = encoder.tree(value.name, depth)
     if isinstance(value, pandas.RangeIndex):
+        encoder.spread(len(value))
         return {"$": "pd.range", "n": name, "v": [value.start, value.stop, value.step]}
     return {"$": "pd.index", "n": name, "v": _column(encoder, value, depth)}
 
@@ -233,6 +234,9 @@ def _load_fields(decoder: Any, node: dict[str, Any], depth: int) -> Any:
     numpy = _module("numpy")
     if numpy is None:
         return dict(fields)
+    if any(column.shape[: len(shape)] != shape for _, column in fields):
+        # Assigned all the same, one number would be written as often as the shape says.
+        raise ProtocolError("a malformed structured array")
     array = numpy.empty(shape, dtype=[(name, column.dtype, column.shape[len(shape) :]) for name, column in fields])
     for name, column in fields:
         array[name] = column
@@ -270,6 +274,7 @@ def _load_range(decoder: Any, node: dict[str, Any], depth: int) -> Any:
     numbers = range(*node["v"])
     if len(numbers) > 1 << 31:
         raise ProtocolError("an index too long")
+    decoder.spread(len(numbers))
     pandas = _module("pandas")
     return list(numbers) if pandas is None else pandas.RangeIndex(numbers, name=decoder.value(node["n"], depth))
 

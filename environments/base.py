@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
+from rlm_dspy.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from rlm_dspy.environments.interpreter import Interpreter
 
@@ -195,8 +197,11 @@ class Environment(abc.ABC):
     def __init__(
         self, *, timeout: float | None = 120.0, max_output: int = 1_000_000, max_value: int = 256 * 1024 * 1024
     ) -> None:
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
+        if timeout is not None and not (_is_number(timeout, (int, float)) and timeout > 0):
+            raise ConfigurationError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
+        for option, value in (("max_output", max_output), ("max_value", max_value)):
+            if not (_is_number(value, (int,)) and value > 0):
+                raise ConfigurationError(f"{option} must be a positive whole number, not {value!r}")
         self.timeout = timeout
         self.max_output = max_output
         self.max_value = max_value
@@ -220,3 +225,7 @@ class Environment(abc.ABC):
 
     def __hash__(self) -> int:
         return hash((type(self), repr(sorted(vars(self).items(), key=lambda item: item[0]))))
+
+
+def _is_number(value: object, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)

@@ -27,6 +27,8 @@ _ONLY_AST = 0x400
 _TOP_LEVEL_AWAIT = 0x2000
 _COROUTINE = 0x80
 # File names of this project's own frames: in a worker, and in the host where cells run in process.
+# As the class has it: a metaclass may answer anything, or raise.
+type_name = type.__dict__["__name__"].__get__
 _INTERNAL = ("<rlm ", globals().get("__file__", "<rlm cells").rpartition("cells")[0] or "<rlm ")
 
 
@@ -213,8 +215,11 @@ class Cells:
         """The user-made globals, name to type name."""
         found: dict[str, str] = {}
         for name, value in list(self.ns.items()):
-            if name[:1] != "_" and self.protected.get(name, found) is not value and type(value) is not types.ModuleType:
-                found[name] = type(value).__name__
+            # What code puts into globals() need not be text.
+            if type(name) is not str or name[:1] == "_" or type(value) is types.ModuleType:
+                continue
+            if self.protected.get(name, found) is not value:
+                found[name] = type_name(type(value))
         return found
 
     # ------------------------------------------------------------------------------------------------- running
@@ -324,7 +329,7 @@ class Cells:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return "<%s object whose repr raised %s>" % (type(value).__name__, type(error).__name__)
+            return "<%s object whose repr raised %s>" % (type_name(type(value)), type_name(type(error)))
 
     # ------------------------------------------------------------------------------------------------- errors
 
@@ -348,8 +353,8 @@ class Cells:
             self._trim(report, True)
             text = "".join(report.format())
         except BaseException:
-            text = "%s: %s\n" % (type(error).__name__, message)
-        return {"type": type(error).__name__, "message": message, "traceback": text.rstrip("\n"), "kind": kind}
+            text = "%s: %s\n" % (type_name(type(error)), message)
+        return {"type": type_name(type(error)), "message": message, "traceback": text.rstrip("\n"), "kind": kind}
 
     def _own_syntax_error(self, error: BaseException) -> bool:
         """Whether the cell itself did not compile, rather than text that it compiled."""

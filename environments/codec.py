@@ -2,8 +2,9 @@
 
 None, bool, int, finite float, str, list and dict with text keys are their own JSON. All else is an object with the
 key ``"$"``: ``{"$": tag, "v": ...}``. Long text, bytes and whole trees leave the tree as blobs: ``{"$": tag, "b": i}``.
-`rlm_dspy.environments.arrays` adds numpy and pandas. Decoding is safe on hostile input: whatever comes, it ends in a
-value or in `ProtocolError`, in time and memory linear in the size of the input.
+`rlm_dspy.environments.scalars` adds dates and numbers, `rlm_dspy.environments.arrays` numpy and pandas. Decoding is
+safe on hostile input: whatever comes, it ends in a value or in `ProtocolError`, in time and memory linear in the size
+of the input.
 
 This module travels into the sandbox as source text: standard library only, Python 3.8 syntax.
 """
@@ -17,22 +18,20 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __name__.startswith("rlm_dspy."):
-    from rlm_dspy.environments import arrays
+    from rlm_dspy.environments import arrays, scalars
     from rlm_dspy.environments.records import FailedCall, Record
     from rlm_dspy.environments.wire import BLOB_MIN, ProtocolError, TextBlob, cost_limit, json_cost, parse_json
 else:
     import _rlm_arrays as arrays
+    import _rlm_scalars as scalars
     from _rlm_records import FailedCall, Record
     from _rlm_wire import BLOB_MIN, ProtocolError, TextBlob, cost_limit, json_cost, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 MAX_DEPTH = 200
 """Levels of nesting that a value may have."""
-MAX_RANGE = 10_000_000
-"""Length of the longest ``range`` that may cross."""
 _SMALL_INT = 1 << 62
 _TREE_MIN = 256 * 1024
 _DECODE_PIECE = 1 << 20
@@ -61,6 +60,7 @@ class Encoder:
         self.blobs: list[Any] = []
         self._limit = limit
         self._size = 0
+        self._spread = 0
 
     def dump(self, value: Any) -> Any:
         """The tree for a frame's line; a large one becomes a blob itself.
@@ -69,7 +69,21 @@ class Encoder:
             TypeError: a value has a type that does not cross; the message names the type and the fix.
             ValueError: nested too deep, or larger than the limit (`ValueTooLarge`).
         """
-        tree = self.tree(value, 0)
+        tree = self._leave(self.tree(value, 0))
+        if self._limit is not None and self._spread > scalars.spread_limit(self._size):
+            raise ValueError("ranges of more than %d numbers cannot cross" % scalars.spread_limit(self._size))
+        return tree
+
+    @property
+    def capped(self) -> bool:
+        """Whether the other side is a host, which caps what it takes."""
+        return self._limit is not None
+
+    def spread(self, count: int) -> None:
+        """Account for ``count`` numbers that cross in a few bytes, as a range."""
+        self._spread += count
+
+    def _leave(self, tree: Any) -> Any:
         if isinstance(tree, (dict, list)):
             text = json.dumps(tree, separators=(",", ":"))
             if len(text) >= _TREE_MIN:
@@ -169,43 +183,6 @@ def _type_name(kind: type) -> str:
     return kind.__qualname__ if module in ("builtins", "__main__") else "%s.%s" % (module, kind.__qualname__)
 
 
-def _date(encoder: Encoder, value: Any, depth: int) -> Any:
-    return {"$": "date", "v": value.isoformat()}
-
-
-def _clock(tag: str) -> Callable[[Encoder, Any, int], Any]:
-    def encode(encoder: Encoder, value: Any, depth: int) -> Any:
-        out = {"$": tag, "v": value.isoformat()}
-        if value.fold:
-            out["f"] = 1
-        key = getattr(value.tzinfo, "key", None)
-        if isinstance(key, str):
-            # A named zone: the wall time and the name say more than the offset.
-            out["v"] = value.replace(tzinfo=None).isoformat()
-            out["z"] = key
-        return out
-
-    return encode
-
-
-def _delta(encoder: Encoder, value: Any, depth: int) -> Any:
-    return {"$": "timedelta", "v": [value.days, value.seconds, value.microseconds]}
-
-
-def _fraction(encoder: Encoder, value: Any, depth: int) -> Any:
-    return {"$": "fraction", "v": [hex(value.numerator), hex(value.denominator)]}
-
-
-def _range(encoder: Encoder, value: range, depth: int) -> Any:
-    if value and (value[-1] - value[0]) // value.step >= MAX_RANGE:
-        raise ValueError("a range of more than %d numbers cannot cross" % MAX_RANGE)
-    return {"$": "range", "v": [encoder.tree(n, depth) for n in (value.start, value.stop, value.step)]}
-
-
-def _complex(encoder: Encoder, value: complex, depth: int) -> Any:
-    return {"$": "complex", "v": [repr(value.real), repr(value.imag)]}
-
-
 def _dataclass(encoder: Encoder, value: Any, depth: int) -> Any:
     fields = [(name, getattr(value, name)) for name in type(value).__dataclass_fields__ if hasattr(value, name)]
     return encoder.record(type(value).__name__, "dataclass", fields, depth)
@@ -222,25 +199,13 @@ def _namedtuple(encoder: Encoder, value: Any, depth: int) -> Any:
 
 
 _ENCODERS: dict[Any, Any] = {
+    **scalars.ENCODERS,
     bytes: lambda e, v, d: e.raw("bytes", v),
     bytearray: lambda e, v, d: e.raw("bytearray", bytes(v)),
     memoryview: lambda e, v, d: e.raw("bytes", v.tobytes()),
-    complex: _complex,
-    range: _range,
     FailedCall: lambda e, v, d: {"$": "failed", "v": e.text(str(v))},
     Record: lambda e, v, d: e.record(v._name, v._kind, v.__dict__.items(), d),
 }
-_BY_NAME: dict[tuple[str, str], Any] = {
-    ("datetime", "date"): _date,
-    ("datetime", "datetime"): _clock("datetime"),
-    ("datetime", "time"): _clock("time"),
-    ("datetime", "timedelta"): _delta,
-    ("decimal", "Decimal"): lambda e, v, d: {"$": "decimal", "v": str(v)},
-    ("fractions", "Fraction"): _fraction,
-    ("uuid", "UUID"): lambda e, v, d: {"$": "uuid", "v": v.hex},
-}
-
-
 def _find_encoder(kind: type) -> Any:
     """The encoder for a type seen for the first time; modules that were never imported have no instances."""
     found = _look_up_encoder(kind)
@@ -257,7 +222,7 @@ def _look_up_encoder(kind: Any) -> Any:
     if found is not None:
         return found
     for base in kind.__mro__:
-        found = _BY_NAME.get((base.__module__, base.__qualname__)) or _ENCODERS.get(base)
+        found = scalars.BY_NAME.get((base.__module__, base.__qualname__)) or _ENCODERS.get(base)
         if found is not None:
             return found
     if hasattr(kind, "model_fields") and hasattr(kind, "model_dump"):
@@ -309,6 +274,9 @@ class Decoder:
         self._blobs = blobs
         self.records = records
         self._max_cost = max_cost
+        self.cost = 0 if max_cost is None else sum([len(blob) for blob in blobs])
+        """About the bytes of memory that the blobs take when decoded; 0 where nothing is capped."""
+        self._room = scalars.spread_limit(self.cost)
 
     def load(self, tree: Any) -> Any:
         """The value.
@@ -318,12 +286,27 @@ class Decoder:
         """
         try:
             if isinstance(tree, dict) and tree.get("$") == "tree":
-                tree = parse_json(self.blob(tree), self._max_cost)
+                text = self.blob(tree)
+                if self._max_cost is not None:
+                    self.cost += json_cost(text)
+                tree = parse_json(text, self._max_cost)
+                del text
             return self.value(tree, 0)
         except ProtocolError:
             raise
         except Exception as error:
             raise ProtocolError("malformed value: %s: %s" % (type(error).__name__, error)) from None
+
+    @property
+    def capped(self) -> bool:
+        """Whether this is a host, which caps what it takes."""
+        return self._max_cost is not None
+
+    def spread(self, count: int) -> None:
+        """Account for ``count`` numbers that came in a few bytes, as a range."""
+        self._room -= count
+        if self._room < 0 and self._max_cost is not None:
+            raise ProtocolError("ranges too long")
 
     def blob(self, node: dict[str, Any]) -> Any:
         """The bytes of a node: from its blob, or from the tree."""
@@ -406,54 +389,10 @@ def _load_utf8(decoder: Decoder, node: dict[str, Any], depth: int) -> str:
     return "".join(pieces)
 
 
-def _load_clock(name: str) -> Any:
-    def load(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
-        import datetime
-
-        value = getattr(datetime, name).fromisoformat(node["v"])
-        if "z" in node:
-            zone = node["z"]
-            if len(zone) > 100 or zone.startswith(("/", ".")) or ".." in zone:
-                raise ProtocolError("a malformed time zone")
-            try:
-                from zoneinfo import ZoneInfo
-
-                value = value.replace(tzinfo=ZoneInfo(zone))
-            except Exception:
-                # No zone database here: the wall time alone is still right.
-                pass
-        return value.replace(fold=1) if node.get("f") else value
-
-    return load
-
-
-def _load_delta(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
-    import datetime
-
-    days, seconds, microseconds = node["v"]
-    return datetime.timedelta(days, seconds, microseconds)
-
-
-def _load_fraction(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
-    import fractions
-
-    numerator, denominator = node["v"]
-    if len(numerator) + len(denominator) > 100_000:
-        raise ProtocolError("a fraction too long")
-    return fractions.Fraction(int(numerator, 16), int(denominator, 16))
-
-
 def _load_path(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
     import pathlib
 
     return pathlib.Path(decoder.value(node["v"], depth))
-
-
-def _load_range(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
-    value = range(*decoder.items(node, depth))
-    if value and (value[-1] - value[0]) // value.step >= MAX_RANGE:
-        raise ProtocolError("a range too long")
-    return value
 
 
 def _load_record(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
@@ -471,6 +410,7 @@ def _load_record(decoder: Decoder, node: dict[str, Any], depth: int) -> Any:
 
 
 _DECODERS: dict[Any, Any] = {
+    **scalars.DECODERS,
     "int": lambda d, n, depth: int(n["v"], 16),
     "float": lambda d, n, depth: float(n["v"]),
     "latin": lambda d, n, depth: d.blob(n).decode("latin-1"),
@@ -482,16 +422,7 @@ _DECODERS: dict[Any, Any] = {
     "set": _load_set(set),
     "frozenset": _load_set(frozenset),
     "dict": _load_dict,
-    "complex": lambda d, n, depth: complex(*[float(x) for x in n["v"]]),
-    "range": _load_range,
     "failed": lambda d, n, depth: FailedCall(d.value(n["v"], depth)),
     "rec": _load_record,
-    "datetime": _load_clock("datetime"),
-    "time": _load_clock("time"),
-    "date": lambda d, n, depth: __import__("datetime").date.fromisoformat(n["v"]),
-    "timedelta": _load_delta,
-    "decimal": lambda d, n, depth: __import__("decimal").Decimal(n["v"]),
-    "fraction": _load_fraction,
-    "uuid": lambda d, n, depth: __import__("uuid").UUID(hex=n["v"]),
     "path": _load_path,
 }

@@ -28,7 +28,8 @@ from dspy.primitives.code_interpreter import FinalOutput
 
 from rlm_dspy.environments.base import Bound, CellError, CellResult, Description, HostFunction, Submission
 from rlm_dspy.environments.channel import Call
-from rlm_dspy.environments.session import GRACE_SECONDS, HostTasks, _settled, check_names, serializable_cell
+from rlm_dspy.environments.host_tasks import HostTasks
+from rlm_dspy.environments.session import GRACE_SECONDS, _settled, check_names, serializable_cell
 
 _NAMES_CODE = (
     "import json as _json\n"

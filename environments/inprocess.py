@@ -37,11 +37,11 @@ from rlm_dspy.environments.base import (
 )
 from rlm_dspy.environments.channel import Call
 from rlm_dspy.environments.codec import Decoder, Encoder
+from rlm_dspy.environments.host_tasks import HostTasks
 from rlm_dspy.environments.interpreter import DSPyFace
 from rlm_dspy.environments.records import FailedCall, Record
 from rlm_dspy.environments.session import (
     GRACE_SECONDS,
-    HostTasks,
     _settled,
     _settled_despite_cancelling,
     check_names,

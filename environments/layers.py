@@ -24,7 +24,7 @@ from rlm_dspy.environments.base import Transport
 from rlm_dspy.environments.layout import SYSTEM, SYSTEM_FILES, Layout, python_layout
 from rlm_dspy.environments.program import BOOTSTRAP
 from rlm_dspy.environments.scratch import new_scratch, remove_tree
-from rlm_dspy.environments.spawn import spawn
+from rlm_dspy.environments.spawn import above_standard, pipe, spawn
 from rlm_dspy.errors import SandboxUnavailableError
 
 Layer = Literal["bubblewrap", "landlock"]
@@ -70,15 +70,17 @@ def start(layer: Layer, options: Options) -> Transport:
     if not seccomp.supported():
         raise SandboxUnavailableError(f"no seccomp table for {platform.machine()}")
     layout = python_layout(options.packages, options.readable)
-    ready, report = os.pipe()
-    info, info_writer = os.pipe()
+    opened: list[int] = []
     try:
+        ready, report = pipe(opened)
+        info, info_writer = pipe(opened)
         launch = _bubblewrap if layer == "bubblewrap" else _landlock
         try:
             transport = launch(options, layout, report, info_writer)
         finally:
-            os.close(report)
-            os.close(info_writer)
+            for descriptor in (report, info_writer):
+                opened.remove(descriptor)
+                os.close(descriptor)
         try:
             _await(ready, transport)
             if layer == "bubblewrap" and not bubblewrap.as_root():
@@ -88,8 +90,8 @@ def start(layer: Layer, options: Options) -> Transport:
             raise
         return transport
     finally:
-        os.close(ready)
-        os.close(info)
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def _await(ready: int, transport: Transport) -> None:
@@ -162,7 +164,7 @@ def _bubblewrap(options: Options, layout: Layout, report: int, info: int) -> Tra
         paths=list(layout.paths),
         ready=report,
     )
-    filter_fd = os.memfd_create("seccomp")
+    filter_fd = above_standard(os.memfd_create("seccomp"))
     try:
         os.write(filter_fd, seccomp.program())
         os.lseek(filter_fd, 0, os.SEEK_SET)

@@ -111,9 +111,9 @@ def _check(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -
     for option in options:
         if option not in known:
             close = difflib.get_close_matches(option, known, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ConfigurationError(
-                f"the {name!r} environment has no option {option!r}{hint}. Its options are {', '.join(known)}"
+                f"the {name!r} environment has no option {option!r}.{hint} Its options are {', '.join(known)}"
             )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextvars
 import os
 import time
 import weakref
@@ -21,97 +20,18 @@ import dspy
 
 from rlm_dspy._aio import threads
 from rlm_dspy.environments import channel as channels
-from rlm_dspy.environments import pool
+from rlm_dspy.environments import pool, sessions
 from rlm_dspy.environments.base import CellError, CellResult, Description, Environment, HostFunction, Submission
 from rlm_dspy.environments.cells import cap_text
-from rlm_dspy.environments.channel import Call, Channel, ChannelClosed, RequestFailed
-from rlm_dspy.errors import RLMError
+from rlm_dspy.environments.channel import Channel, ChannelClosed, RequestFailed
+from rlm_dspy.environments.host_tasks import HostTasks
 
+REQUEST_SECONDS = 60.0
+"""Seconds after which a worker that takes nothing and answers nothing is given up, in requests that run no code."""
 GRACE_SECONDS = 1.0
 """Seconds that an interrupted cell has to end by itself before its worker is killed."""
 RESERVED = frozenset({"SUBMIT", "SHOW_VARS", "__builtins__"})
 """Names that belong to the session."""
-
-
-class HostTasks:
-    """The host calls of one cell: tasks on the loop, and the clock of the time spent waiting for them."""
-
-    def __init__(self, functions: Mapping[str, HostFunction], reply: Any, reply_error: Any) -> None:
-        self.functions = functions
-        self.fatal: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._loop = asyncio.get_running_loop()
-        self._context = contextvars.copy_context()
-        self._reply, self._reply_error = reply, reply_error
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._waited = 0.0
-        self._since = 0.0
-        self._closed = False
-
-    def accept(self, call: Call) -> None:
-        """Start a call; from any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._start, call)
-        except RuntimeError:
-            self._reply_error(call, "RuntimeError", "the run has ended")
-
-    def _start(self, call: Call) -> None:
-        if self._closed:
-            self._reply_error(call, "RuntimeError", "the cell that made this call has ended")
-            return
-        if not self._tasks:
-            self._since = time.perf_counter()
-        task = self._loop.create_task(self._run(call), context=self._context.copy())
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not self._tasks:
-            self._waited += time.perf_counter() - self._since
-
-    async def _run(self, call: Call) -> None:
-        function = self.functions.get(call.name)
-        if function is None:
-            self._reply_error(call, "RuntimeError", f"{call.name}() is not available in this cell")
-            return
-        try:
-            value = await function(*call.args, **call.kwargs)
-        except asyncio.CancelledError:
-            self._reply_error(call, "RuntimeError", f"{call.name}() was cancelled")
-            raise
-        except Exception as error:
-            self._reply_error(call, *describe_failure(error))
-        except BaseException as error:
-            # KeyboardInterrupt or SystemExit in a tool ends the run, not only the call.
-            self._reply_error(call, *describe_failure(error))
-            if not self.fatal.done():
-                self.fatal.set_exception(error)
-        else:
-            self._reply(call, value)
-
-    def waited(self) -> float:
-        """Seconds during which at least one call was open."""
-        return self._waited + (time.perf_counter() - self._since if self._tasks else 0.0)
-
-    async def close(self) -> None:
-        """Cancel what still runs and wait for it."""
-        self._closed = True
-        if self.fatal.done():
-            self.fatal.exception()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def describe_failure(error: BaseException) -> tuple[str, str]:
-    """The class and the message with which a host function's exception is raised in the sandbox."""
-    if isinstance(error, RLMError):
-        return "RuntimeError", str(error)
-    if isinstance(error, (ValueError, TypeError)) and str(error):
-        return ("ValueError" if isinstance(error, ValueError) else "TypeError"), str(error)
-    return "RuntimeError", f"{type(error).__name__}: {error}"
 
 
 def serializable_cell(name: str, value: Any) -> tuple[str, dict[str, Any]] | None:
@@ -157,6 +77,8 @@ class WorkerSession:
         self._interrupt_next = False
         self._names: set[str] = set()
         self._finalizer: Any = None
+        self._lease: sessions.Lease | None = None
+        self._failing = False
 
     # ------------------------------------------------------------------------------------------------- life
 
@@ -174,7 +96,7 @@ class WorkerSession:
         if self._ended:
             await threads.run(channel.close)
             raise dspy.CodeInterpreterError("the session was closed while it started")
-        self._channel = channel
+        self._channel, self._lease = channel, sessions.current()
         self._finalizer = weakref.finalize(self, _close_if_owner, channel)
         # At exit the transports end themselves; a thread could not be started any more.
         self._finalizer.atexit = False
@@ -215,6 +137,7 @@ class WorkerSession:
     async def set(self, values: Mapping[str, Any]) -> None:
         """Assign variables. ``TypeError`` or ``ValueError`` for a value that cannot cross."""
         check_names(values)
+        held = bool(self._names)
         plain = {}
         special = []
         for name, value in values.items():
@@ -224,7 +147,13 @@ class WorkerSession:
             else:
                 special.append((name, cell))
         if plain:
-            await self._request("set", plain)
+            try:
+                await self._request("set", plain)
+            except dspy.CodeInterpreterError:
+                # A fresh worker that was killed from outside has lost nothing: once more, in another.
+                if held or self._channel is not None or self._ended:
+                    raise
+                await self._request("set", plain)
             self._names.update(plain)
         for name, (code, variables) in special:
             await self._request("set", variables)
@@ -247,12 +176,28 @@ class WorkerSession:
 
     async def _request(self, op: str, body: Any = None) -> Any:
         await self.open()
-        assert self._channel is not None
+        channel = self._channel
+        assert channel is not None
+        answer = channel.request(op, body)
         try:
-            return await asyncio.wrap_future(self._channel.request(op, body))
+            await self._responding(channel, answer)
+            return answer.result()
         except ChannelClosed as error:
             self._lose()
             raise dspy.CodeInterpreterError(f"the sandbox ended: {error}") from None
+        except RequestFailed as error:
+            if op == "get":
+                raise
+            raise dspy.CodeInterpreterError(f"the sandbox could not do {op!r}: {error.kind}: {error}") from None
+
+    async def _responding(self, channel: Channel, answer: Future[Any]) -> None:
+        """Wait for an answer. A worker that stands still, stopped or kept busy by what code left behind, is killed."""
+        sent = -1
+        while not answer.done() and channel.sent != sent:
+            sent = channel.sent
+            await _settled(answer, max(REQUEST_SECONDS, self.environment.timeout or 0.0))
+        if not answer.done():
+            await threads.run(channel.close, "it does not respond")
 
     # ------------------------------------------------------------------------------------------------- cells
 
@@ -277,6 +222,7 @@ class WorkerSession:
         self.last_value: Any = None
         try:
             await self.open()
+            sessions.resume(self._lease)
             return await self._run(code, dict(functions or {}), timeout, wants_value, docs)
         finally:
             self._running = None
@@ -332,7 +278,17 @@ class WorkerSession:
         submission = submissions[0] if submissions else None
         if not answer.done() or isinstance(answer.exception(), ChannelClosed):
             return await self._replace(channel, answer, limit, submission, seconds, host.waited())
-        done = answer.result()
+        failure = answer.exception()
+        if isinstance(failure, RequestFailed):
+            # The worker could not run the cell, or not report on it. What fails twice in a row is broken.
+            if self._failing:
+                return await self._replace(channel, answer, limit, submission, seconds, host.waited())
+            self._failing = True
+            message = cap_text(str(failure), self.environment.max_output)
+            done = {"error": {"type": failure.kind, "message": message, "traceback": f"{failure.kind}: {message}"}}
+        else:
+            self._failing = False
+            done = answer.result()
         return self._result(done, submission, host.waited(), interrupted, limit)
 
     async def _watch(self, answer: Future[Any], host: HostTasks, limit: float | None) -> bool:
@@ -404,6 +360,7 @@ class WorkerSession:
             self._finalizer.detach()
         self._channel = None
         self._names = set()
+        self._failing = False
         return lost
 
     async def _drop(self, channel: Channel) -> None:
@@ -426,7 +383,9 @@ class WorkerSession:
     ) -> CellResult:
         """The worker died, or was interrupted in vain and is killed: a new one, and a result that says what is gone."""
         if answer.done():
-            kind, name, why = "runtime", "SandboxDied", str(answer.exception())
+            failure = answer.exception()
+            failed = f"it fails at every cell: {failure.kind}: " if isinstance(failure, RequestFailed) else ""
+            kind, name, why = "runtime", "SandboxDied", failed + cap_text(str(failure), self.environment.max_output)
         else:
             kind, name = "timeout", "TimeoutError"
             why = f"the cell computed for more than {limit:g} seconds and ignored the interrupt, so it was killed"

@@ -3,6 +3,10 @@
 Each *root* session takes a slot; beyond the limit runs wait in the order they came, without a thread each. A session
 opened from within another one (a child RLM, a tool that runs an RLM) takes no slot: were it to wait for one, 64 runs
 each waiting for their first child would wait for ever. What bounds those is their run's own width and depth.
+
+That a session is within another one is known by its context, which a tool loses that runs RLMs in threads of its own
+(``ThreadPoolExecutor``, ``dspy.Parallel``). Then the outer ones hold all slots and wait for inner ones that wait for
+slots. So when every session has done nothing but wait for host calls for a while, the limit gives way by one.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import asyncio
 import contextvars
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,6 +24,8 @@ from rlm_dspy.errors import ConfigurationError
 
 DEFAULT_MAX_SESSIONS = 64
 VARIABLE = "RLM_DSPY_MAX_SESSIONS"
+STALL_SECONDS = 10.0
+"""Seconds for which all sessions must have waited for host calls before one more is let in."""
 
 
 def max_sessions() -> int:
@@ -34,8 +41,10 @@ def max_sessions() -> int:
 class Lease:
     """The right to one live session; give it back with `release`."""
 
-    def __init__(self, release: Callable[[], None] | None = None) -> None:
+    def __init__(self, release: Callable[[Lease], None] | None = None) -> None:
         self.live = True
+        self.calls = 0
+        """Cells of it that wait for host calls now; kept by `Slots`."""
         self._release = release
         self._lock = threading.Lock()
 
@@ -46,7 +55,7 @@ class Lease:
                 return
             self.live = False
         if self._release is not None:
-            self._release()
+            self._release(self)
 
 
 class Slots:
@@ -59,6 +68,9 @@ class Slots:
         """Forget everything; for a forked child, in which none of the sessions are its own."""
         self._lock = threading.Lock()
         self._taken = 0
+        self._still = 0
+        self._still_since: float | None = None
+        self._extra = 0
         self._waiting: deque[Future[Lease]] = deque()
 
     @property
@@ -83,18 +95,49 @@ class Slots:
         limit = max_sessions()
         granted = []
         with self._lock:
-            while self._waiting and self._taken < limit:
-                future = self._waiting.popleft()
+            while self._waiting and self._taken < limit + self._extra:
+                # Beyond the limit the newest goes first: the inner ones asked after those that wait in line.
+                future = self._waiting.popleft() if self._taken < limit else self._waiting.pop()
                 if future.set_running_or_notify_cancel():
                     self._taken += 1
                     granted.append(future)
+            if not self._waiting:
+                self._extra = 0
+            self._look()
         # Outside the lock, because callbacks run here.
         for future in granted:
             future.set_result(Lease(self._give_back))
 
-    def _give_back(self) -> None:
+    def _give_back(self, lease: Lease) -> None:
         with self._lock:
             self._taken -= 1
+            self._still -= lease.calls > 0
+            lease.calls = 0
+        self._serve()
+
+    def note_calls(self, lease: Lease, change: int) -> None:
+        """A cell of the session ``lease`` has begun (1) or ceased (-1) to wait for host calls."""
+        with self._lock:
+            if not lease.live or lease.calls + change < 0:
+                return
+            before, lease.calls = lease.calls > 0, lease.calls + change
+            self._still += (lease.calls > 0) - before
+            self._look()
+
+    def _look(self) -> None:
+        if self._taken == 0 or self._still < self._taken:
+            self._still_since = None
+        elif self._still_since is None:
+            self._still_since = time.monotonic()
+
+    def relieve(self) -> None:
+        """Let one more in if all sessions stand still; for those who wait to call now and then."""
+        with self._lock:
+            since = self._still_since
+            if since is None or time.monotonic() - since < STALL_SECONDS:
+                return
+            self._still_since = time.monotonic()
+            self._extra += 1
         self._serve()
 
 
@@ -108,13 +151,29 @@ def is_nested() -> bool:
     return lease is not None and lease.live
 
 
+def current() -> Lease | None:
+    """The slot that the calling context's session counts for, or None."""
+    return _current.get()
+
+
+def resume(lease: Lease | None) -> None:
+    """Make the calling context that of the session of ``lease``, which may have been opened in another."""
+    if lease is not None and lease.live and not is_nested():
+        _current.set(lease)
+
+
 def take() -> Lease:
     """A lease for a session of the calling thread's context; waits for a slot, by blocking, unless nested."""
     if is_nested():
         return Lease()
     future = slots.request()
     try:
-        lease = future.result()
+        while True:
+            try:
+                lease = future.result(timeout=STALL_SECONDS / 4)
+                break
+            except TimeoutError:
+                slots.relieve()
     except BaseException:
         _give_up(future)
         raise
@@ -128,7 +187,10 @@ async def atake() -> Lease:
         return Lease()
     future = slots.request()
     try:
-        lease = await asyncio.wrap_future(future)
+        waiter = asyncio.wrap_future(future)
+        while not (await asyncio.wait((waiter,), timeout=STALL_SECONDS / 4))[0]:
+            slots.relieve()
+        lease = waiter.result()
     except BaseException:
         _give_up(future)
         raise

@@ -29,6 +29,11 @@ from rlm_dspy.environments.base import Transport
 from rlm_dspy.environments.scratch import hold, remove_tree
 from rlm_dspy.errors import SandboxUnavailableError
 
+try:
+    import fcntl
+except ImportError:  # Windows, where descriptors are not passed on.
+    fcntl = None  # type: ignore[assignment]
+
 PIPE_BYTES = 1 << 20
 _STDERR_TAIL = 4000
 _REAP_SECONDS = 5.0
@@ -72,6 +77,29 @@ def spawn(
             remove_tree(scratch)
         raise SandboxUnavailableError(f"cannot start {argv[0]!r}: {error}") from error
     return ProcessTransport(state, same_python=same_python)
+
+
+def pipe(opened: list[int]) -> tuple[int, int]:
+    """``os.pipe``, neither end of it 0, 1 or 2: in a host that has closed those, a child's standard streams would
+    take the place of a descriptor that is passed on.
+
+    Args:
+        opened: Both ends are added to it.
+    """
+    read, write = os.pipe()
+    opened += [read, write]
+    for i, end in ((-2, read), (-1, write)):
+        opened[i] = above_standard(end)
+    return opened[-2], opened[-1]
+
+
+def above_standard(descriptor: int) -> int:
+    """``descriptor``, or a copy of it in its place where it is 0, 1 or 2."""
+    if descriptor > 2 or fcntl is None:
+        return descriptor
+    copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(descriptor)
+    return copy
 
 
 class ProcessTransport:
@@ -128,8 +156,12 @@ class _State:
     ) -> None:
         self.scratch = scratch
         self.owner = os.getpid()
-        errors, child_errors = os.pipe()
+        # All pipes are made here, because subprocess loses some of its own where descriptors run out.
+        opened: list[int] = []
         try:
+            child_input, input_ = pipe(opened)
+            output, child_output = pipe(opened)
+            errors, child_errors = pipe(opened)
             # Both ends: a child whose stderr is full loses messages instead of standing still.
             os.set_blocking(errors, False)
             os.set_blocking(child_errors, False)
@@ -138,8 +170,8 @@ class _State:
                 env=dict(env),
                 cwd=cwd,
                 pass_fds=tuple(pass_fds),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdin=child_input,
+                stdout=child_output,
                 stderr=child_errors,
                 bufsize=0,
                 start_new_session=True,
@@ -148,17 +180,16 @@ class _State:
                 extra_groups=[] if user is not None else None,
             )
         except BaseException:
-            os.close(errors)
+            for descriptor in opened:
+                os.close(descriptor)
             raise
-        finally:
-            os.close(child_errors)
-        assert self.popen.stdin is not None and self.popen.stdout is not None
+        for descriptor in (child_input, child_output, child_errors):
+            os.close(descriptor)
         self.pid = self.popen.pid
         self._errors: int | None = errors
         # Bare descriptors from here on: closing them is ours alone, in the one place that knows who is using them.
-        self._input: int = self.popen.stdin.fileno()
-        self._output: int = self.popen.stdout.fileno()
-        self._files = (self.popen.stdin, self.popen.stdout)
+        self._input, self._output = input_, output
+        self._files = (open(input_, "wb", buffering=0), open(output, "rb", buffering=0))
         self._hold = hold(scratch) if scratch is not None else None
         self._tail = ""
         self._status: int | None = None
@@ -340,10 +371,8 @@ def _close_orphan(outcome: Future[_State]) -> None:
 def _enlarge(descriptor: int) -> None:
     """Raise a pipe's buffer; a refusal costs speed only."""
     try:
-        import fcntl
-
         fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    except (ImportError, AttributeError, OSError):
+    except (AttributeError, OSError):
         pass
 
 

@@ -10,6 +10,8 @@ This module travels into the sandbox as source text: standard library only, Pyth
 from __future__ import annotations
 
 import json
+import re
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +24,11 @@ BLOB_MIN = 64 * 1024
 """Bytes from which on a text or a byte string leaves the JSON line and becomes a blob."""
 MAX_LINE = 16 * 1024 * 1024
 """Bytes that the JSON line of a frame may have; larger trees travel as a blob themselves."""
+
+SAFE_DEPTH = 5000
+"""Levels of nested JSON that any thread's stack holds."""
+_NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
+_STEPS = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
 
 
 class ProtocolError(Exception):
@@ -81,6 +88,32 @@ def cost_limit(max_blobs: int) -> int:
     return 4 * max(max_blobs, 16 * 1024 * 1024)
 
 
+def too_deep(data: Any) -> bool:
+    """Whether JSON in ``data`` (bytes, a bytearray or text) is nested so deep that parsing it could end the process.
+
+    The parser recurses in C and is stopped by Python's recursion limit alone, which programs raise beyond what the
+    stack of a thread holds. Linear in the size of the data.
+    """
+    if sys.getrecursionlimit() <= SAFE_DEPTH:
+        return False
+    if isinstance(data, str):
+        data = data.encode("ascii", "replace")
+    # The closing quote is optional, so that no start of a string is ever tried twice.
+    rest = re.sub(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', b"", data, flags=re.DOTALL)
+    from array import array
+    from itertools import accumulate
+
+    steps = array("b", rest.translate(_STEPS, _NO_BRACKETS))
+    depth = 0
+    for start in range(0, len(steps), CHUNK):
+        # In pieces, so that other threads get their turn.
+        depths = list(accumulate(steps[start : start + CHUNK], initial=depth))
+        if max(depths) > SAFE_DEPTH:
+            return True
+        depth = depths[-1]
+    return False
+
+
 def parse_json(data: bytes | bytearray, max_cost: int | None = None) -> Any:
     """Parse JSON that may be hostile.
 
@@ -89,6 +122,8 @@ def parse_json(data: bytes | bytearray, max_cost: int | None = None) -> Any:
     """
     if max_cost is not None and json_cost(data) > max_cost:
         raise ProtocolError("a message of %d bytes would take too much memory" % len(data))
+    if max_cost is not None and too_deep(data):
+        raise ProtocolError("a message nested too deep")
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -119,6 +154,8 @@ class Reader:
         self._max_blobs = max_blobs
         self._max_count = None if max_blobs is None else max_blobs // BLOB_MIN + 64
         self.max_cost = None if max_blobs is None else cost_limit(max_blobs)
+        self.cost = 0
+        """About the bytes of memory that the last frame's line takes when parsed; 0 where nothing is capped."""
         self._rest = b""
 
     def frame(self) -> tuple[dict[str, Any], list[Any]]:
@@ -128,7 +165,11 @@ class Reader:
             EOFError: the stream ended.
             ProtocolError: what came is no frame or breaks a cap.
         """
-        head = parse_json(self._line(), self.max_cost)
+        line = self._line()
+        if self.max_cost is not None:
+            self.cost = json_cost(line)
+        head = parse_json(line, self.max_cost)
+        del line
         if not isinstance(head, dict):
             raise ProtocolError("a frame must be a JSON object")
         sizes = head.pop("blobs", None)

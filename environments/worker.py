@@ -151,6 +151,7 @@ class Worker:
 
     def __init__(self, source: int, sink: int) -> None:
         self._source, self._sink = source, sink
+        self._errors = high_descriptor(2)
         self._pid = os.getpid()
         self._reader = Reader(lambda n: os.read(source, n), None, None, lambda view: os.readv(source, [view]))
         self._send_lock = threading.Lock()
@@ -198,6 +199,9 @@ class Worker:
                     self._wake.release()
                 # Held over the next wait, these would keep a value of any size alive.
                 head = blobs = None  # type: ignore[assignment]
+        except MemoryError:
+            os.write(self._errors, b"no memory is left for what the host sent\n")
+            leave()
         except BaseException:
             leave()
 
@@ -342,7 +346,7 @@ class Worker:
                 # The last expression's value does not cross; its repr does.
                 self.send(answer, body)
         except Exception as failure:
-            self.send(dict(answer, failed=type(failure).__name__), str(failure))
+            self.send(dict(answer, failed=_cells.type_name(type(failure))), str(failure))
 
     def _execute(self, head: dict[str, Any], blobs: list[Any]) -> dict[str, Any]:
         request = Decoder(blobs, True).load(head["body"])

@@ -124,7 +124,9 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Me
     prediction["usage"] = usage
     if outcome != "submitted" and on_limit == "raise":
         if error is not None:
-            raise RunFailed(f"the run ended by an error: {outcome.error}", prediction, outcome.limit) from error
+            limit = f"stopped at {outcome.limit}, and no answer could be extracted"
+            how = "ended by an error" if ending.error else limit
+            raise RunFailed(f"the run {how}: {outcome.error}", prediction, outcome.limit) from error
         raise LimitReached(
             f"the run stopped at {outcome.limit} before it submitted an answer; the best answer so far is on "
             "this exception's .prediction",

@@ -1,8 +1,8 @@
 """What happens in a run, as an append-only log of typed events.
 
-There is no second way to learn what a run did: the trajectory on the result, the live console, the command line's
-``--json`` are all made from these events. Every event is immutable, numbered and
-stamped with seconds since the run began; ``to_dict`` gives plain JSON-able data.
+There is no second way to learn what a run did: the trajectory on the result, the live console and the command line's
+``--json`` are all made from these events. Every event is immutable, numbered and stamped with seconds since the run
+began; ``to_dict`` gives plain JSON-able data.
 """
 
 from __future__ import annotations

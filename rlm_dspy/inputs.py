@@ -117,7 +117,7 @@ def _type_name(value: Any) -> str:
 def _size(value: Any) -> str:
     if isinstance(value, str):
         lines = value.count("\n") + 1
-        return f"{len(value):,} characters" + (f", {lines:,} lines" if lines > 1 else "")
+        return f"{len(value):,} character{'s' if len(value) != 1 else ''}" + (f", {lines:,} lines" if lines > 1 else "")
     if isinstance(value, (bytes, bytearray)):
         return f"{len(value):,} bytes"
     try:

@@ -61,7 +61,7 @@ class Loop:
         started = time.monotonic()
         try:
             await run.bounded(watched.open_session(run.session))
-            await run.bounded(run.session.set(run.inputs))
+            await run.bounded(self._set_inputs())
         except Stopped as stopped:
             run.events.emit(ev.LimitStruck(limit=stopped.limit, where="open"))
             return Ending(limit=stopped.limit)
@@ -76,6 +76,19 @@ class Loop:
             )
         )
         return None
+
+    async def _set_inputs(self) -> None:
+        run = self.run
+        try:
+            await run.session.set(run.inputs)
+        except (TypeError, ValueError):
+            # One by one, to learn which it was.
+            for name, value in run.inputs.items():
+                try:
+                    await run.session.set({name: value})
+                except (TypeError, ValueError) as error:
+                    raise inputs_.InputError(f"Input {name!r} cannot be sent into the sandbox: {error}") from error
+            raise
 
     async def turns(self) -> Ending:
         """Turn after turn until an answer, a limit or a terminal error."""
@@ -107,9 +120,14 @@ class Loop:
             with conversing(run.conversation):
                 names = list(run.program.extract.signature.input_fields)
                 given = dict(zip(names, (self.task, run.conversation.traced_turns()), strict=True))
-                prediction, fatal = await asyncio.wait_for(
-                    caught(call(run.program.extract, self.adapter, **given)), timeout=run.limits.extract_seconds
-                )
+                limit = run.limits.extract_seconds
+                try:
+                    async with asyncio.timeout(limit) as deadline:
+                        prediction, fatal = await caught(call(run.program.extract, self.adapter, **given))
+                except TimeoutError:
+                    if not deadline.expired():
+                        raise
+                    raise TimeoutError(f"no answer was extracted within {limit:g} seconds (extract_seconds)") from None
                 if fatal is not None:
                     raise fatal
                 assert prediction is not None
@@ -167,7 +185,7 @@ class Loop:
         )
         if result.lost:
             # The inputs are still here on the host; only what code had made of them is gone.
-            await run.bounded(run.session.set(run.inputs))
+            await run.bounded(self._set_inputs())
             self.functions.forget_sub_agents()
         outputs: dict[str, Any] | None = None
         refusal: str | None = None

@@ -94,8 +94,8 @@ class RLM(PicklableSignature):
             self.signature = ensure_signature(signature)
         except (SyntaxError, ValueError) as error:
             raise ConfigurationError(
-                f"the signature {signature!r} cannot be read: {error}. It has the form 'context, query -> answer: str'; "
-                "for types of your own write a dspy.Signature class"
+                f"the signature {signature!r} cannot be read: {error}. "
+                "It has the form 'context, query -> answer: str'; for types of your own write a dspy.Signature class"
             ) from error
         self.max_iters = max_iters
         self.max_llm_calls = max_llm_calls
@@ -150,6 +150,25 @@ class RLM(PicklableSignature):
             setattr(view, name, value)
         view._check()
         return view
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
+        """Answer one task; inputs go by keyword. See `forward`."""
+        self._refuse_positional(args)
+        return super().__call__(**kwargs)
+
+    async def acall(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
+        """`__call__`, without ever blocking the event loop."""
+        self._refuse_positional(args)
+        return await super().acall(**kwargs)
+
+    def _refuse_positional(self, args: tuple[Any, ...]) -> None:
+        if args:
+            names = ", ".join(f"{name}=..." for name in self.signature.input_fields)
+            raise TypeError(f"inputs are passed by keyword: rlm({names})")
+
+    def __repr__(self) -> str:
+        limits = ", ".join(f"{name}={value!r}" for name, value in self.limits.to_dict().items() if value is not None)
+        return f"{type(self).__name__}({self.signature.signature!r}, {limits})"
 
     def forward(
         self, *, interpreter_factory: Callable[[], dspy.CodeInterpreter] | None = None, **inputs: Any

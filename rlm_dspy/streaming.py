@@ -27,6 +27,8 @@ from rlm_dspy._aio import threads
 T = TypeVar("T")
 
 _ROOM = 4
+_LOOK_SECONDS = 0.5
+"""Seconds between two looks at whether the consumer's event loop is still there."""
 
 
 class Bridge:
@@ -45,10 +47,13 @@ class Bridge:
         self._pumping: asyncio.Task[None] | None = None
 
     async def send(self, item: Any) -> None:
-        """Queue ``item``; returns at once."""
+        """Queue ``item``; returns at once. A consumer that is gone gets nothing."""
         with self._lock:
             self._items.append(item)
-        self._home.call_soon_threadsafe(self._start)
+        try:
+            self._home.call_soon_threadsafe(self._start)
+        except RuntimeError:
+            self._items.clear()
 
     def _start(self) -> None:
         if self._pumping is None or self._pumping.done():
@@ -75,13 +80,30 @@ class Bridge:
                 await asyncio.sleep(0.005)
 
     async def flush(self, home: Home) -> None:
-        """Wait until the consumer's channel holds all that was sent, with room to spare."""
+        """Wait until the consumer's channel holds all that was sent, with room to spare, or the consumer is gone."""
         if home.blocked:
             return
         if asyncio.get_running_loop() is self._home:
             await self._drained()
         else:
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._drained(), self._home))
+            await self._drained_elsewhere()
+
+    async def _drained_elsewhere(self) -> None:
+        drained = self._drained()
+        try:
+            waiting = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(drained, self._home))
+            # A loop that has ended runs nothing any more, and tells nobody.
+            while not waiting.done() and not self._home.is_closed():
+                await asyncio.wait({waiting}, timeout=_LOOK_SECONDS)
+        except RuntimeError:
+            pass  # closed already
+        else:
+            # An ending loop cancels its tasks; that is not this run's cancellation.
+            if waiting.done() and not waiting.cancelled():
+                waiting.result()
+        finally:
+            if self._home.is_closed():
+                drained.close()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pydantic
 from pydantic_core import PydanticUndefined
 
 from rlm_dspy.environments.base import Submission
-from rlm_dspy.environments.wire import json_cost
+from rlm_dspy.environments.wire import json_cost, too_deep
 from rlm_dspy.inputs import short_repr
 from rlm_dspy.render import one_line
 from rlm_dspy.signatures.contract import OutputInfo
@@ -139,8 +139,8 @@ def convert(value: Any, annotation: Any) -> Any:
     except pydantic.ValidationError:
         if not isinstance(value, str):
             raise
-        if json_cost(value) > MAX_JSON:
-            raise TypeError("text too long to be read as JSON: submit the value itself") from None
+        if json_cost(value) > MAX_JSON or too_deep(value):
+            raise TypeError("text too long or too deep to be read as JSON: submit the value itself") from None
         try:
             parsed = json.loads(value)
         except (ValueError, RecursionError):

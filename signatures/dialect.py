@@ -29,6 +29,10 @@ _TWICE = 300_000
 """Characters of a reply that may be read a second time to settle where blocks end: bounds the time of hostile ones."""
 
 
+_ATTEMPTS = 100
+"""Attempts to parse: Python 3.11 fails at it now and then while another thread parses too (CPython issue 106905)."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """A model's reply, taken apart: the prose and the code (``""`` where there is none)."""
@@ -276,12 +280,16 @@ def _trimmed(code: str) -> str:
 
 
 def _parse(code: str) -> ast.AST | None:
-    try:
-        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
-        tree: ast.AST = compile(code, "<reply>", "exec", flags=flags, dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
-        return None
-    return tree
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
+    for _ in range(_ATTEMPTS):
+        try:
+            tree: ast.AST = compile(code, "<reply>", "exec", flags=flags, dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+            return None
+        except SystemError:
+            continue
+        return tree
+    return None
 
 
 _ACTS = (

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def children(pid: int | None = None) -> set[int]:
 
 
 def busy_threads() -> list[str]:
-    """Names of the project's threads that are doing something: sessions, calls; not those that wait for work."""
+    """The project's threads that are doing something, and where: sessions, calls; not those that wait for work."""
     frames = sys._current_frames()
     busy = []
     for thread in threading.enumerate():
@@ -67,7 +68,8 @@ def busy_threads() -> list[str]:
             continue
         waits = frame.f_code.co_name in ("_loop", "get") or thread.name in ("rlm-dspy-spawner", "rlm-dspy-pool")
         if not waits:
-            busy.append(thread.name)
+            stack = reversed(traceback.extract_stack(frame))
+            busy.append(f"{thread.name}: " + " < ".join(f"{Path(at.filename).name}:{at.lineno}" for at in stack))
     return busy
 
 

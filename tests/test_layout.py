@@ -22,7 +22,7 @@ FOLDERS = {"rlm_dspy": "rlm_dspy", **{f"rlm_dspy.{room}": room for room in ROOMS
 
 # A layer may import itself and what stands above it. Whatever is not named is the core.
 LAYERS = ("leaf", "signatures", "environments", "core", "upper", "front")
-LEAVES = {"rlm_dspy", "rlm_dspy.errors", "rlm_dspy._aio"}
+LEAVES = {"rlm_dspy", "rlm_dspy.errors", "rlm_dspy._aio", "rlm_dspy.redact"}
 UPPER = ("rlm_dspy.optimizers", "rlm_dspy.training")
 FRONT = ("rlm_dspy.cli", "rlm_dspy.quickstart")
 

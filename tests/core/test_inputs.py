@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import datetime
 import decimal
+import threading
 import time
 from pathlib import Path
 from typing import Any, Optional
@@ -299,3 +300,16 @@ def test_any_value_has_a_bounded_description(value: Any) -> None:
     assert len(info.preview) <= 5_000 and isinstance(info.summary(), str)
     if info.whole:
         assert info.preview == repr(value)
+
+
+def test_an_input_that_cannot_cross_is_named(sandbox: Environment) -> None:
+    rlm = RLM("context, handle -> answer", interpreter=sandbox)
+    with dspy.context(lm=ScriptedLM([])), pytest.raises(ConfigurationError, match="'handle' cannot be sent") as raised:
+        rlm(context="x", handle=threading.Lock())
+    assert isinstance(raised.value.__cause__, TypeError)
+
+
+def test_positional_inputs_are_refused_with_the_right_form() -> None:
+    with pytest.raises(TypeError, match=r"rlm\(context=\.\.\., query=\.\.\.\)"):
+        RLM("context, query -> answer")("text")
+    assert repr(RLM("context -> answer", max_iters=3)).startswith("RLM('context -> answer', max_iters=3")

@@ -207,7 +207,14 @@ def test_extract_seconds(sandbox: Environment) -> None:
     finally:
         gate.set()
     assert prediction.outcome == "failed" and prediction.outcome.limit == "max_iters"
-    assert prediction.a is None and len(prediction.trajectory) == 1 and "Timeout" in prediction.outcome.error
+    assert prediction.a is None and len(prediction.trajectory) == 1
+    assert prediction.outcome.error == "TimeoutError: no answer was extracted within 0.2 seconds (extract_seconds)"
+
+
+def test_a_timeout_of_the_lm_in_extract_is_its_own(sandbox: Environment) -> None:
+    root = ScriptedLM([code("1"), Reply(error=TimeoutError("the provider took too long"))])
+    prediction, _ = run(root, sandbox, max_iters=1)
+    assert prediction.outcome == "failed" and "the provider took too long" in prediction.outcome.error
 
 
 @pytest.mark.parametrize("when", ["turn_started", "acted", "call_started", "turn_ended"])
@@ -260,6 +267,13 @@ def test_on_limit_raise_with_an_error(sandbox: Environment) -> None:
     with pytest.raises(RunFailed, match="the LM is down") as raised:
         run(acting(code("1"), broken), sandbox, on_limit="raise")
     assert raised.value.prediction.a == "best guess" and "the LM is down" in str(raised.value.__cause__)
+
+
+def test_raised_where_no_answer_could_be_extracted(sandbox: Environment) -> None:
+    root = acting(code("1"), best=Reply(error=ValueError("the LM is down")))
+    with pytest.raises(RunFailed, match=r"stopped at max_iters, and no answer .*: .*is down") as raised:
+        run(root, sandbox, max_iters=1, on_limit="raise")
+    assert raised.value.limit == "max_iters" and len(raised.value.prediction.trajectory) == 1
 
 
 def test_an_error_before_the_first_turn_is_finished_is_raised_with_the_trajectory(sandbox: Environment) -> None:

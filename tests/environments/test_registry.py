@@ -112,7 +112,7 @@ def test_options_come_as_text() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"timeot": "3"}, "did you mean 'timeout'"),
+        ({"timeot": "3"}, r"no option 'timeot'\. Did you mean 'timeout'\? Its"),
         ({"timeout": "soon"}, "a number"),
         ({"processes": "3.5"}, "whole number"),
         ({"packages": "perhaps"}, "true or false"),
@@ -139,7 +139,10 @@ def test_wrong_text_is_explained(options: dict[str, str], words: str) -> None:
         ({"readable": ("/proc/1",)}, "cannot be shown"),
         ({"readable": ("/does/not/exist",)}, "does not exist"),
         ({"layer": "landlock", "strict": True}, "bubblewrap layer"),
-        ({"timeout": 0}, "timeout"),
+        ({"timeout": 0}, "timeout must be a positive number"),
+        ({"timeout": "30s"}, "timeout must be a positive number"),
+        ({"max_output": "1MB"}, "max_output must be a positive whole number"),
+        ({"max_value": 0}, "max_value must be a positive whole number"),
     ],
 )
 def test_local_checks_its_options(options: dict[str, Any], words: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -207,3 +209,30 @@ def test_a_hostile_reply_of_a_megabyte_takes_no_time(start: str, line: str) -> N
     find_code(text)
     # A second on an idle machine; quadratic behaviour would take minutes.
     assert time.process_time() - began < 3
+
+
+def test_replies_are_read_in_many_threads_at_once() -> None:
+    """Python 3.11 parses wrongly where a finalizer lets another thread parse in between (CPython issue 106905)."""
+    source = "x = f(a, b)\n" * 400
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            for _ in range(50):
+                pass
+
+    def read(_: int) -> str:
+        for _ in range(20):
+            Garbage()
+        return find_code(source).code
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(read, range(200)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert set(found) == {source.rstrip()}

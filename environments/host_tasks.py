@@ -1,0 +1,107 @@
+"""Running the host functions that a cell calls, as tasks of the loop that runs the cell."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rlm_dspy.environments import sessions
+from rlm_dspy.environments.base import HostFunction
+from rlm_dspy.environments.channel import Call
+from rlm_dspy.errors import RLMError
+from rlm_dspy.redact import redact
+
+
+class HostTasks:
+    """The host calls of one cell: tasks on the loop, and the clock of the time spent waiting for them."""
+
+    def __init__(self, functions: Mapping[str, HostFunction], reply: Any, reply_error: Any) -> None:
+        self.functions = functions
+        self.fatal: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._reply, self._reply_error = reply, reply_error
+        self._lease = sessions.current()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waited = 0.0
+        self._since = 0.0
+        self._closed = False
+
+    def accept(self, call: Call) -> None:
+        """Start a call; from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._start, call)
+        except RuntimeError:
+            self._reply_error(call, "RuntimeError", "the run has ended")
+
+    def _start(self, call: Call) -> None:
+        if self._closed:
+            self._reply_error(call, "RuntimeError", "the cell that made this call has ended")
+            return
+        if not self._tasks:
+            self._since = time.perf_counter()
+            self._note(1)
+        task = self._loop.create_task(self._run(call), context=self._context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not self._tasks:
+            self._waited += time.perf_counter() - self._since
+            self._note(-1)
+
+    def _note(self, change: int) -> None:
+        if self._lease is not None:
+            sessions.slots.note_calls(self._lease, change)
+
+    async def _run(self, call: Call) -> None:
+        function = self.functions.get(call.name)
+        if function is None:
+            self._reply_error(call, "RuntimeError", f"{call.name}() is not available in this cell")
+            return
+        try:
+            value = await function(*call.args, **call.kwargs)
+        except asyncio.CancelledError:
+            self._reply_error(call, "RuntimeError", f"{call.name}() was cancelled")
+            raise
+        except Exception as error:
+            self._reply_error(call, *describe_failure(error))
+        except BaseException as error:
+            # KeyboardInterrupt or SystemExit in a tool ends the run, not only the call.
+            self._reply_error(call, *describe_failure(error))
+            if not self.fatal.done():
+                self.fatal.set_exception(error)
+        else:
+            self._reply(call, value)
+
+    def waited(self) -> float:
+        """Seconds during which at least one call was open."""
+        return self._waited + (time.perf_counter() - self._since if self._tasks else 0.0)
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait for it."""
+        self._closed = True
+        if self.fatal.done():
+            self.fatal.exception()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def describe_failure(error: BaseException) -> tuple[str, str]:
+    """The class and the redacted message with which a host function's exception is raised in the sandbox."""
+    try:
+        text = redact(str(error))
+    except Exception:
+        text = "(an error without text)"
+    if isinstance(error, RLMError):
+        return "RuntimeError", text
+    if isinstance(error, (ValueError, TypeError)) and text:
+        return ("ValueError" if isinstance(error, ValueError) else "TypeError"), text
+    return "RuntimeError", f"{type(error).__name__}: {text}"
