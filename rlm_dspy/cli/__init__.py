@@ -32,3 +32,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(importlib.import_module(f"rlm_dspy.cli.{options.command}").run(options))
     except KeyboardInterrupt:
         return exits.INTERRUPTED
+    finally:
+        if argv is None:
+            _let_the_process_end()
+
+
+def _let_the_process_end() -> None:
+    """Keep a late Ctrl-C from turning the exit code, which is settled, into a traceback of the interpreter's end."""
+    import signal
+    import threading
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
