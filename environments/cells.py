@@ -42,6 +42,8 @@ class Output:
     def __init__(self, cap: int) -> None:
         self.cap = cap
         self.lock = threading.RLock()
+        self.written = threading.Event()
+        """Set by every write; for whoever reports what has been written so far."""
         self._reset()
 
     def _reset(self) -> None:
@@ -63,6 +65,8 @@ class Output:
                 self._tail_size += len(text)
                 if self._tail_size > 2 * self.cap or len(self._tail) > 10_000:
                     self._cut()
+            if not self.written.is_set():
+                self.written.set()
 
     def _cut(self) -> None:
         keep = max(1, self.cap - self.cap // 2)
@@ -72,10 +76,16 @@ class Output:
     def take(self) -> str:
         """All that was kept since the last call; a line in the middle says how many characters are missing."""
         with self.lock:
+            text = self.peek()
+            self._reset()
+        return text
+
+    def peek(self) -> str:
+        """What `take` would give, left in place."""
+        with self.lock:
             self._cut()
             head, tail = "".join(self._head), self._tail[0]
             missing = self._total - len(head) - len(tail)
-            self._reset()
         if missing > 0:
             return "%s\n... [%d characters left out] ...\n%s" % (head, missing, tail)
         return head + tail
@@ -276,7 +286,12 @@ class Cells:
     def _compile(self, code: Any, filename: str, mode: str, flags: int = 0) -> Any:
         import __future__
 
-        compiled = compile(code, filename, mode, self._flags | flags | _TOP_LEVEL_AWAIT, dont_inherit=True)
+        flags |= self._flags | _TOP_LEVEL_AWAIT
+        try:
+            compiled = compile(code, filename, mode, flags, dont_inherit=True)
+        except SystemError:
+            # Python before 3.12 miscounts its own recursion where threads parse at the same time (CPython #106905).
+            compiled = compile(code, filename, mode, flags, dont_inherit=True)
         if isinstance(compiled, types.CodeType):
             # A `from __future__ import annotations` holds for the cells after it, as in an interactive Python.
             self._flags |= compiled.co_flags & __future__.annotations.compiler_flag

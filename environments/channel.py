@@ -23,6 +23,7 @@ from typing import Any
 import dspy
 
 from rlm_dspy.environments.base import Environment, Transport
+from rlm_dspy.environments.cells import cap_text
 from rlm_dspy.environments.codec import Decoder, Encoder
 from rlm_dspy.environments.program import worker_program
 from rlm_dspy.environments.wire import ProtocolError, Reader, write_frame
@@ -83,6 +84,8 @@ class Channel:
         self._on_call: Callable[[Call], None] | None = None
         self._on_submit: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
         self._active: int | None = None
+        self.printed = ""
+        """What the cell of the last `activate` has printed, as far as the worker has told; late by a fraction of a second."""
         self._queued: deque[Call] = deque()
         self._calls = 0
         self._call_bytes = 0
@@ -182,6 +185,7 @@ class Channel:
         """
         with self._lock:
             self._active, self._on_call, self._on_submit = number, on_call, on_submit
+            self.printed = ""
             waiting, self._queued = self._queued, deque()
         for call in waiting:
             on_call(call)
@@ -295,6 +299,10 @@ class Channel:
                 self._settle(number, error=RequestFailed(_text(failed)[:200], _text(body)))
             else:
                 self._settle(number, body)
+        elif op == "output":
+            with self._lock:
+                if number == self._active:
+                    self.printed = cap_text(_text(body), self._max_output)
         elif op == "call" or op == "submit":
             args, kwargs = _arguments(body)
             if op == "submit":

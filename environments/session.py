@@ -75,6 +75,7 @@ class WorkerSession:
         self._ended = False
         self._running: int | None = None
         self._interrupt_next = False
+        self._printing: Channel | None = None
         self._names: set[str] = set()
         self._finalizer: Any = None
         self._lease: sessions.Lease | None = None
@@ -253,6 +254,7 @@ class WorkerSession:
             body["wants_value"] = True
         number = channel.new_id()
         self._running = number
+        self._printing = channel
         start = time.perf_counter()
         channel.activate(number, host.accept, on_submit)
         answer = channel.request("exec", body, number)
@@ -391,15 +393,22 @@ class WorkerSession:
             why = f"the cell computed for more than {limit:g} seconds and ignored the interrupt, so it was killed"
         lost = self._lose()
         await threads.run(channel.close)
+        printed = channel.printed
         await self.open()
         message = f"{why}. The sandbox was restarted, without the variables it held"
         return CellResult(
+            stdout=printed,
             error=CellError(name, message, f"{name}: {message}", "timeout" if kind == "timeout" else "runtime"),
             submission=submission,
             seconds=seconds,
             host_seconds=waited,
             lost=lost,
         )
+
+    @property
+    def partial_output(self) -> str:
+        """What the cell that runs, or that was given up, has printed so far."""
+        return self._printing.printed if self._printing is not None else ""
 
     def interrupt(self) -> None:
         """Interrupt the cell that is running, if any; from any thread. The cell ends in a ``timeout`` error."""

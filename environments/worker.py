@@ -5,7 +5,8 @@ sandbox. The main thread runs cells, so that an interrupt (SIGINT) reaches them;
 collects what C code and child processes print to descriptors 1 and 2.
 
 Frames from the host: ``hello``, ``exec``, ``set``, ``get``, ``vars``, ``reply``, ``interrupt``. Frames to the host:
-``ready``, ``done`` (one for each request, with its ``id``), ``call``, ``submit``. All values are in ``body``, encoded
+``ready``, ``done`` (one for each request, with its ``id``), ``call``, ``submit``, ``output`` (what a cell has printed so
+far, for the case that the worker dies before it is done). All values are in ``body``, encoded
 by `rlm_dspy.environments.codec`.
 
 This module travels into the sandbox as source text: standard library only, Python 3.8 syntax.
@@ -38,6 +39,8 @@ else:
 if TYPE_CHECKING:
     from typing import Any
 
+REPORT_SECONDS = 0.2
+REPORT_CHARACTERS = 50_000
 _F_DUPFD_CLOEXEC = getattr(fcntl, "F_DUPFD_CLOEXEC", 1030)
 
 
@@ -225,6 +228,20 @@ class Worker:
         if self._interruptible:
             raise KeyboardInterrupt
 
+    def report_forever(self) -> None:
+        """The reporting thread: tell the host from time to time what the running cell has printed."""
+        pause = threading.Event()
+        while True:
+            self.output.written.wait()
+            self.output.written.clear()
+            pause.wait(REPORT_SECONDS)
+            running = self._running
+            if running is not None:
+                try:
+                    self.send({"op": "output", "id": running}, _cells.cap_text(self.output.peek(), REPORT_CHARACTERS))
+                except (OSError, ValueError):
+                    return
+
     # ------------------------------------------------------------------------------------------------- host calls
 
     def call(self, name: str, args: Any, kwargs: Any) -> Any:
@@ -284,6 +301,7 @@ class Worker:
         self.capture = Capture(self.output)
         os.register_at_fork(after_in_child=self._after_fork)
         threading.Thread(target=self.read_forever, name="rlm-reader", daemon=True).start()
+        threading.Thread(target=self.report_forever, name="rlm-report", daemon=True).start()
         self.send({"op": "ready", "python": "%d.%d.%d" % sys.version_info[:3], "pid": self._pid})
         while True:
             try:

@@ -20,12 +20,16 @@ from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy._aio import caught, threads
 from rlm_dspy.calls import call, keeping_replies
-from rlm_dspy.environments.base import CellResult
+from rlm_dspy.environments.base import CellError, CellResult, Submission
 from rlm_dspy.functions import HostFunctions
 from rlm_dspy.redact import error_text
 from rlm_dspy.run import Run, Stopped
 from rlm_dspy.signatures import Contract, ConversationAdapter, Exchange
 from rlm_dspy.signatures.conversation import conversing, cut
+
+
+VALIDATION_SECONDS = 10.0
+"""Time that checking a submission has at least, also where ``max_seconds`` ends in the middle of it."""
 
 
 @dataclass(frozen=True)
@@ -180,24 +184,50 @@ class Loop:
         if "dspy" in code:
             await self.functions.install_sub_agents()
         interrupt = getattr(run.session, "interrupt", None)
-        result: CellResult = await run.bounded(
-            watched.run_cell(run.session, code, self.functions.all()), interrupt=interrupt
-        )
+        try:
+            result: CellResult = await run.bounded(
+                watched.run_cell(run.session, code, self.functions.all()), interrupt=interrupt
+            )
+        except Stopped as stopped:
+            # Code that resists the interrupt is given up; what it printed until then is not.
+            message = f"the code was stopped: {stopped.limit}"
+            error = CellError("TimeoutError", message, message, "timeout")
+            printed = str(getattr(run.session, "partial_output", ""))
+            self._executed(CellResult(stdout=printed, error=error))
+            raise
+        outputs, refusal = None, None
+        if result.submission is not None:
+            outputs, refusal = await self._validated(result.submission)
+        self._executed(result, outputs, refusal)
         if result.lost:
             # The inputs are still here on the host; only what code had made of them is gone.
-            await run.bounded(self._set_inputs())
             self.functions.forget_sub_agents()
-        outputs: dict[str, Any] | None = None
-        refusal: str | None = None
-        if result.submission is not None:
-            try:
-                # In a thread, because a large value takes seconds, and the user's own validators what they like.
-                outputs = await run.bounded(threads.run(submit.validate, result.submission, run.signature))
-            except submit.Refused as refused:
-                refusal = f"[Error] SUBMIT was refused: {refused}"
+            await run.bounded(self._set_inputs())
+        return outputs
+
+    async def _validated(self, submission: Submission) -> tuple[dict[str, Any] | None, str | None]:
+        """The outputs of a submission, or why it is refused. An answer that came in time is not lost to the clock."""
+        run = self.run
+        left = run.ledger.seconds_left
+        seconds = None if left is None else max(left, VALIDATION_SECONDS)
+        try:
+            # In a thread, because a large value takes seconds, and the user's own validators what they like.
+            validation = threads.run(submit.validate, submission, run.signature)
+            return await asyncio.wait_for(validation, timeout=seconds), None
+        except submit.Refused as refused:
+            return None, f"[Error] SUBMIT was refused: {refused}"
+        except TimeoutError:
+            return None, "[Error] SUBMIT was refused: checking the values took longer than there was time"
+
+    def _executed(
+        self, result: CellResult, outputs: dict[str, Any] | None = None, refusal: str | None = None
+    ) -> None:
+        """Record what a cell did and end the turn with it."""
+        run = self.run
         output = _output(result, refusal, tuple(run.inputs))
         error = result.error.traceback if result.error else refusal
         if outputs is not None:
+            error = None
             final = f"FINAL: {_final(outputs, run.program.max_output_chars)}"
             output = f"{output}\n{final}" if output else final
         run.events.emit(
@@ -211,11 +241,7 @@ class Loop:
                 host_seconds=result.host_seconds,
             )
         )
-        if outputs is not None:
-            self._end_turn(output, error=False)
-            return outputs
         self._end_turn(output or "(no output: print what you want to see)", error=error is not None)
-        return None
 
     def _end_turn(self, output: str, *, error: bool) -> None:
         """Settle the turn and put what the root will see of it into the conversation, truncated for good."""

@@ -1,0 +1,55 @@
+"""What code printed is kept, however its cell ends."""
+
+from __future__ import annotations
+
+import threading
+
+import dspy
+import pydantic
+
+from rlm_dspy import RLM
+from rlm_dspy.environments import Subprocess
+from rlm_dspy.environments.base import Environment
+from rlm_dspy.testing import ScriptedLM, code, oracle
+
+
+
+def run(sandbox: Environment, *steps: str, **options: object) -> dspy.Prediction:
+    with dspy.context(lm=ScriptedLM(oracle(*steps, answer={"answer": "best so far"}))):
+        return RLM("context -> answer", interpreter=sandbox, **options)(context="c")  # type: ignore[arg-type]
+
+
+def test_output_before_the_worker_dies(sandbox: Environment) -> None:
+    # The report is asked for until it has been sent; no fixed time is waited for.
+    died = "import os, time\nprint('found: 42', flush=True)\ntime.sleep(1.5)\nos._exit(3)"
+    pred = run(sandbox, died, "print(context)", "SUBMIT('done')")
+    first = pred.trajectory[0]
+    assert "found: 42" in first.output and "status 3" in first.output
+    assert pred.trajectory[1].output == "c", "the inputs are set again"
+    assert pred.answer == "done"
+
+
+def test_output_of_code_that_resists_its_time_limit() -> None:
+    resisting = "print('found: 42')\nwhile True:\n    try:\n        while True: len('')\n    except BaseException: pass"
+    pred = run(Subprocess(timeout=0.6), resisting, "SUBMIT('done')")
+    assert "found: 42" in pred.trajectory[0].output
+    assert "was killed" in pred.trajectory[0].output
+    assert pred.answer == "done"
+
+
+class Slow(pydantic.BaseModel):
+    value: str
+
+    @pydantic.field_validator("value")
+    @classmethod
+    def _slowly(cls, value: str) -> str:
+        threading.Event().wait(0.6)
+        return value
+
+
+def test_an_answer_that_comes_at_the_last_moment_is_checked_and_kept(sandbox: Environment) -> None:
+    """Validation begins before ``max_seconds`` and ends after it."""
+    signature = dspy.Signature({"context": (str, dspy.InputField()), "answer": (Slow, dspy.OutputField())})
+    with dspy.context(lm=ScriptedLM([code("SUBMIT({'value': 'in time'})")])):
+        pred = RLM(signature, interpreter=sandbox, max_seconds=0.5)(context="c")
+    assert pred.outcome == "submitted" and pred.answer.value == "in time"
