@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rlm_dspy.environments.interpreter import Interpreter
 
 Level = Literal["bounded", "per process only", "not bounded"]
+Kind = Literal["syntax", "runtime", "timeout"]
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class CellError:
     type: str
     message: str
     traceback: str
-    kind: Literal["syntax", "runtime", "timeout"] = "runtime"
+    kind: Kind = "runtime"
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class Channel:
         self._on_submit: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
         self._active: int | None = None
         self.printed = ""
-        """What the cell of the last `activate` has printed, as far as the worker has told; late by a fraction of a second."""
+        """What the cell of the last `activate` has printed so far; late by a fraction of a second."""
         self._queued: deque[Call] = deque()
         self._calls = 0
         self._call_bytes = 0

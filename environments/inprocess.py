@@ -45,6 +45,7 @@ from rlm_dspy.environments.session import (
     _settled,
     _settled_despite_cancelling,
     check_names,
+    interrupted_error,
     serializable_cell,
 )
 from rlm_dspy.environments.wire import TextBlob
@@ -286,17 +287,17 @@ class InProcessInterpreter(DSPyFace):
     def _result(self, done: dict[str, Any], limit: float | None, seconds: float, waited: float) -> CellResult:
         error = done["error"]
         cap = self._output.cap
-        if error is not None and self._current.fired:
-            error["kind"] = "timeout"
-            if limit is not None and seconds >= limit:
-                error["message"] = f"interrupted: the cell computed for more than {limit:g} seconds"
-        if error is not None:
-            error = {name: _cells.cap_text(text, cap) for name, text in error.items()}
+        failure = None
+        if error is not None and self._submission is None:
+            kind, *texts = error["kind"], error["type"], error["message"], error["traceback"]
+            failure = CellError(*(_cells.cap_text(text, cap) for text in texts), kind)
+            if self._current.fired:
+                failure = interrupted_error(failure, limit if limit is not None and seconds >= limit else None)
         self.last_value = done.get("object")
         return CellResult(
             stdout=self._output.take(),
             value=None if done["value"] is None else _cells.cap_text(done["value"], cap),
-            error=None if error is None or self._submission is not None else CellError(**error),
+            error=failure,
             submission=self._submission,
             seconds=seconds,
             host_seconds=waited,

@@ -21,7 +21,7 @@ import dspy
 from rlm_dspy._aio import threads
 from rlm_dspy.environments import channel as channels
 from rlm_dspy.environments import pool, sessions
-from rlm_dspy.environments.base import CellError, CellResult, Description, Environment, HostFunction, Submission
+from rlm_dspy.environments.base import CellError, CellResult, Description, Environment, HostFunction, Kind, Submission
 from rlm_dspy.environments.cells import cap_text
 from rlm_dspy.environments.channel import Channel, ChannelClosed, RequestFailed
 from rlm_dspy.environments.host_tasks import HostTasks
@@ -320,21 +320,16 @@ class WorkerSession:
         if submission is not None:
             cell_error = None
         elif isinstance(error, dict):
-            kind = "timeout" if interrupted else error.get("kind")
-            name, message = self._text(error.get("type"))[:1000], self._text(error.get("message"))
-            traceback = self._text(error.get("traceback"))
-            if kind == "timeout":
-                # The code did not raise the KeyboardInterrupt that stands at the traceback's end.
-                why = f": it computed for more than {limit:g} seconds" if interrupted and limit is not None else ""
-                name, message = "TimeoutError", f"the cell was interrupted{why}"
-                frames = traceback.rstrip().rpartition("\n")[0]
-                traceback = f"{frames}\n{name}: {message}" if frames else f"{name}: {message}"
+            told = "timeout" if interrupted else error.get("kind")
+            kind: Kind = "syntax" if told == "syntax" else "timeout" if told == "timeout" else "runtime"
             cell_error = CellError(
-                name,
-                message,
-                traceback,
-                "syntax" if kind == "syntax" else "timeout" if kind == "timeout" else "runtime",
+                self._text(error.get("type"))[:1000],
+                self._text(error.get("message")),
+                self._text(error.get("traceback")),
+                kind,
             )
+            if kind == "timeout":
+                cell_error = interrupted_error(cell_error, limit if interrupted else None)
         else:
             cell_error = None
         value = done.get("value")
@@ -417,6 +412,20 @@ class WorkerSession:
             self._interrupt_next = True
         elif channel is not None and number and channel.pid == os.getpid():
             channel.interrupt(number)
+
+
+def interrupted_error(error: CellError, limit: float | None) -> CellError:
+    """The error of a cell that was interrupted: the code did not raise the KeyboardInterrupt that ends its traceback.
+
+    Args:
+        error: As the cell ended.
+        limit: The seconds it had, or None if it was interrupted for another reason.
+    """
+    why = f": it computed for more than {limit:g} seconds" if limit is not None else ""
+    message = f"the cell was interrupted{why}"
+    frames = error.traceback.rstrip().rpartition("\n")[0]
+    last = f"TimeoutError: {message}"
+    return CellError("TimeoutError", message, f"{frames}\n{last}" if frames else last, "timeout")
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

@@ -5,9 +5,9 @@ sandbox. The main thread runs cells, so that an interrupt (SIGINT) reaches them;
 collects what C code and child processes print to descriptors 1 and 2.
 
 Frames from the host: ``hello``, ``exec``, ``set``, ``get``, ``vars``, ``reply``, ``interrupt``. Frames to the host:
-``ready``, ``done`` (one for each request, with its ``id``), ``call``, ``submit``, ``output`` (what a cell has printed so
-far, for the case that the worker dies before it is done). All values are in ``body``, encoded
-by `rlm_dspy.environments.codec`.
+``ready``, ``done`` (one for each request, with its ``id``), ``call``, ``submit``, ``output`` (what a cell has printed
+so far, for the case that the worker dies before it is done). All values are in ``body``, encoded by
+`rlm_dspy.environments.codec`.
 
 This module travels into the sandbox as source text: standard library only, Python 3.8 syntax.
 """

@@ -27,7 +27,6 @@ from rlm_dspy.run import Run, Stopped
 from rlm_dspy.signatures import Contract, ConversationAdapter, Exchange
 from rlm_dspy.signatures.conversation import conversing, cut
 
-
 VALIDATION_SECONDS = 10.0
 """Time that checking a submission has at least, also where ``max_seconds`` ends in the middle of it."""
 

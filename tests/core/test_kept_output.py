@@ -13,7 +13,6 @@ from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import ScriptedLM, code, oracle
 
 
-
 def run(sandbox: Environment, *steps: str, **options: object) -> dspy.Prediction:
     with dspy.context(lm=ScriptedLM(oracle(*steps, answer={"answer": "best so far"}))):
         return RLM("context -> answer", interpreter=sandbox, **options)(context="c")  # type: ignore[arg-type]
@@ -30,7 +29,8 @@ def test_output_before_the_worker_dies(sandbox: Environment) -> None:
 
 
 def test_output_of_code_that_resists_its_time_limit() -> None:
-    resisting = "print('found: 42')\nwhile True:\n    try:\n        while True: len('')\n    except BaseException: pass"
+    swallow = "try:\n        while True:\n            x = 1\n    except BaseException:\n        y = 1"
+    resisting = f"print('found: 42')\nwhile True:\n    {swallow}"
     pred = run(Subprocess(timeout=0.6), resisting, "SUBMIT('done')")
     assert "found: 42" in pred.trajectory[0].output
     assert "was killed" in pred.trajectory[0].output

@@ -354,3 +354,21 @@ def test_an_interrupt_that_overtakes_its_cell_still_counts() -> None:
         assert again.result(timeout=30)["value"] == "2"
     finally:
         channel.close()
+
+
+def test_forged_reports_of_output_cost_the_host_no_more_than_the_cap() -> None:
+    """``output`` frames are only as true as the worker; the host keeps one of them, capped."""
+    channel = connect(Subprocess(max_output=1000))
+    try:
+        number = channel.new_id()
+        channel.activate(number, lambda call: None, lambda args, kwargs: None)
+        forge = (
+            "import gc\n"
+            "worker = next(o for o in gc.get_objects() if type(o).__name__ == 'Worker')\n"
+            "for other in (worker._running, 10**9, -1):\n"
+            "    worker.send({'op': 'output', 'id': other}, 'x' * 5_000_000)\n"
+        )
+        assert channel.request("exec", {"code": forge}, number).result(timeout=30)["error"] is None
+        assert 0 < len(channel.printed) < 1100
+    finally:
+        channel.close()
