@@ -289,8 +289,8 @@ class InProcessInterpreter(DSPyFace):
         cap = self._output.cap
         failure = None
         if error is not None and self._submission is None:
-            kind, *texts = error["kind"], error["type"], error["message"], error["traceback"]
-            failure = CellError(*(_cells.cap_text(text, cap) for text in texts), kind)
+            name, message, traceback = (_cells.cap_text(error[key], cap) for key in ("type", "message", "traceback"))
+            failure = CellError(name, message, traceback, error["kind"])
             if self._current.fired:
                 failure = interrupted_error(failure, limit if limit is not None and seconds >= limit else None)
         self.last_value = done.get("object")
