@@ -303,6 +303,7 @@ class Worker:
         threading.Thread(target=self.read_forever, name="rlm-reader", daemon=True).start()
         threading.Thread(target=self.report_forever, name="rlm-report", daemon=True).start()
         self.send({"op": "ready", "python": "%d.%d.%d" % sys.version_info[:3], "pid": self._pid})
+        self.cells.prepare()
         while True:
             try:
                 self._wake.acquire()

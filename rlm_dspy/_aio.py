@@ -146,6 +146,8 @@ class Threads:
 
         def job() -> None:
             if not outcome.set_running_or_notify_cancel():
+                with self._lock:
+                    self._idle += 1
                 return
             with self._lock:
                 self._busy += 1
@@ -156,7 +158,9 @@ class Threads:
             else:
                 failure = None
             with self._lock:
+                # Free again before anybody learns of the result, so that a call that follows at once finds this thread.
                 self._busy -= 1
+                self._idle += 1
             if isinstance(failure, StopIteration):
                 # A future cannot carry it to a coroutine; whoever awaits would wait for ever.
                 stopped, failure = failure, RuntimeError(f"StopIteration: {failure}".rstrip(": "))
@@ -180,8 +184,6 @@ class Threads:
             if job is not None:
                 job()
                 job = None
-            with self._lock:
-                self._idle += 1
             try:
                 job = work.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
