@@ -237,6 +237,7 @@ class Cells:
     def prepare(self) -> None:
         """Load what the first cell would wait for: done while the host is still busy with its inputs."""
         import __future__  # noqa: F401
+
         import linecache  # noqa: F401
 
         compile("0", "<prepare>", "exec", _ONLY_AST)
