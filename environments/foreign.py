@@ -157,7 +157,7 @@ class ForeignSession:
         start = time.perf_counter()
         try:
             answer = self._owner.submit(self._execute, self.interpreter, code, dict(functions or {}), host)
-            ended = await _watch(answer, host, start, limit)
+            ended = await host.watch(answer, limit)
             if not ended:
                 interrupt = getattr(self.interpreter, "interrupt", None)
                 if callable(interrupt):
@@ -280,21 +280,6 @@ def json_ready(value: Any, depth: int = 0) -> Any:
     if type(value).__name__ in ("Decimal", "Fraction", "UUID", "PosixPath", "WindowsPath", "PurePosixPath"):
         return str(value)
     raise TypeError(f"a value of type {type(value).__name__!r} cannot cross into this interpreter; convert it first")
-
-
-async def _watch(answer: Future[Any], host: HostTasks, start: float, limit: float | None) -> bool:
-    """Wait for the cell; False if it has computed for ``limit`` seconds."""
-    waiter = asyncio.ensure_future(asyncio.shield(asyncio.wrap_future(answer)))
-    waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
-    while True:
-        left = None if limit is None else limit - (time.perf_counter() - start - host.waited())
-        if left is not None and left <= 0:
-            return False
-        await asyncio.wait((waiter, host.fatal), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        if host.fatal.done():
-            host.fatal.result()
-        if answer.done():
-            return True
 
 
 def _bridge(name: str, function: Any, host: HostTasks) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from rlm_dspy.environments import sessions
@@ -82,6 +83,29 @@ class HostTasks:
         """Seconds during which at least one call was open."""
         return self._waited + (time.perf_counter() - self._since if self._tasks else 0.0)
 
+    async def watch(self, answer: Future[Any], limit: float | None) -> bool:
+        """Wait for the cell that makes the calls.
+
+        Args:
+            answer: Settled when the cell ends.
+            limit: Seconds it may compute, the time it waits for calls not counted; None for no limit.
+
+        Returns:
+            False if it is over its limit and still runs.
+        """
+        start = time.perf_counter()
+        waiter = asyncio.wrap_future(answer)
+        waiter.add_done_callback(retrieve)
+        while True:
+            left = None if limit is None else limit - (time.perf_counter() - start - self.waited())
+            if left is not None and left <= 0:
+                return False
+            await asyncio.wait((waiter, self.fatal), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if self.fatal.done():
+                self.fatal.result()
+            if answer.done():
+                return True
+
     async def close(self) -> None:
         """Cancel what still runs and wait for it."""
         self._closed = True
@@ -92,6 +116,12 @@ class HostTasks:
             task.cancel()
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def retrieve(future: asyncio.Future[Any]) -> None:
+    """A done callback that takes the future's exception, so that asyncio does not report it as lost."""
+    if not future.cancelled():
+        future.exception()
 
 
 def describe_failure(error: BaseException) -> tuple[str, str]:

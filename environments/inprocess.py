@@ -7,7 +7,6 @@ Inputs are handed over by reference; what code submits or passes to host functio
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import contextvars
 import ctypes
@@ -269,7 +268,7 @@ class InProcessInterpreter(DSPyFace):
         start = time.perf_counter()
         answer = threads.submit(self._run_cell, self._cells, code, wants_value, current)
         try:
-            if not await self._watch(answer, host, limit):
+            if not await host.watch(answer, limit):
                 self.interrupt()
                 await _settled(answer, GRACE_SECONDS)
         except BaseException:
@@ -317,19 +316,6 @@ class InProcessInterpreter(DSPyFace):
         )
         error = CellError("TimeoutError", message, f"TimeoutError: {message}", "timeout")
         return CellResult(stdout=stdout, error=error, seconds=seconds, host_seconds=waited, lost=lost)
-
-    async def _watch(self, answer: Future[Any], host: HostTasks, limit: float | None) -> bool:
-        start = time.perf_counter()
-        waiter = asyncio.ensure_future(asyncio.shield(asyncio.wrap_future(answer)))
-        while True:
-            left = None if limit is None else limit - (time.perf_counter() - start - host.waited())
-            if left is not None and left <= 0:
-                return False
-            await asyncio.wait((waiter, host.fatal), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if host.fatal.done():
-                host.fatal.result()
-            if answer.done():
-                return True
 
     # ------------------------------------------------------------------------------------------------- in the thread
 

@@ -24,7 +24,7 @@ from rlm_dspy.environments import pool, sessions
 from rlm_dspy.environments.base import CellError, CellResult, Description, Environment, HostFunction, Kind, Submission
 from rlm_dspy.environments.cells import cap_text
 from rlm_dspy.environments.channel import Channel, ChannelClosed, RequestFailed
-from rlm_dspy.environments.host_tasks import HostTasks
+from rlm_dspy.environments.host_tasks import HostTasks, retrieve
 
 REQUEST_SECONDS = 60.0
 """Seconds after which a worker that takes nothing and answers nothing is given up, in requests that run no code."""
@@ -262,7 +262,7 @@ class WorkerSession:
         if self._interrupt_next:
             channel.interrupt(number)
         try:
-            interrupted = not await self._watch(answer, host, limit)
+            interrupted = not await host.watch(answer, limit)
             if interrupted:
                 channel.interrupt(number)
                 await _settled(answer, GRACE_SECONDS)
@@ -292,21 +292,6 @@ class WorkerSession:
             self._failing = False
             done = answer.result()
         return self._result(done, submission, host.waited(), interrupted, limit)
-
-    async def _watch(self, answer: Future[Any], host: HostTasks, limit: float | None) -> bool:
-        """Wait for the cell. False if it has computed for ``limit`` seconds, host calls not counted."""
-        start = time.perf_counter()
-        waiter = asyncio.wrap_future(answer)
-        waiter.add_done_callback(_retrieve)
-        while True:
-            left = None if limit is None else limit - (time.perf_counter() - start - host.waited())
-            if left is not None and left <= 0:
-                return False
-            await asyncio.wait((waiter, host.fatal), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if host.fatal.done():
-                host.fatal.result()
-            if answer.done():
-                return True
 
     def _result(
         self, done: Any, submission: Submission | None, waited: float, interrupted: bool, limit: float | None
@@ -428,11 +413,6 @@ def interrupted_error(error: CellError, limit: float | None) -> CellError:
     return CellError("TimeoutError", message, f"{frames}\n{last}" if frames else last, "timeout")
 
 
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()
-
-
 def _close_if_owner(channel: Channel) -> None:
     if channel.pid == os.getpid():
         threads.submit(channel.close)
@@ -440,7 +420,7 @@ def _close_if_owner(channel: Channel) -> None:
 
 async def _settled(answer: Future[Any], seconds: float) -> bool:
     waiter = asyncio.wrap_future(answer)
-    waiter.add_done_callback(_retrieve)
+    waiter.add_done_callback(retrieve)
     await asyncio.wait((waiter,), timeout=seconds)
     return answer.done()
 
