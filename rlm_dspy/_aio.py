@@ -146,8 +146,6 @@ class Threads:
 
         def job() -> None:
             if not outcome.set_running_or_notify_cancel():
-                with self._lock:
-                    self._idle += 1
                 return
             with self._lock:
                 self._busy += 1
@@ -158,9 +156,7 @@ class Threads:
             else:
                 failure = None
             with self._lock:
-                # Free again before anybody learns of the result, so that a call that follows at once finds this thread.
                 self._busy -= 1
-                self._idle += 1
             if isinstance(failure, StopIteration):
                 # A future cannot carry it to a coroutine; whoever awaits would wait for ever.
                 stopped, failure = failure, RuntimeError(f"StopIteration: {failure}".rstrip(": "))
@@ -184,6 +180,9 @@ class Threads:
             if job is not None:
                 job()
                 job = None
+            with self._lock:
+                # Only now: a callback of the result may itself wait for a call, which must not be given to this thread.
+                self._idle += 1
             try:
                 job = work.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
