@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _ONLY_AST = 0x400
 _TOP_LEVEL_AWAIT = 0x2000
 _COROUTINE = 0x80
-# File names of this project's own frames: in a worker, and in the host where cells run in process.
 # As the class has it: a metaclass may answer anything, or raise.
 type_name = type.__dict__["__name__"].__get__
+# File names of this project's own frames: in a worker, and in the host where cells run in process.
 _INTERNAL = ("<rlm ", globals().get("__file__", "<rlm cells").rpartition("cells")[0] or "<rlm ")
 
 
@@ -42,8 +42,10 @@ class Output:
     def __init__(self, cap: int) -> None:
         self.cap = cap
         self.lock = threading.RLock()
-        self.written = threading.Event()
-        """Set by every write; for whoever reports what has been written so far."""
+        # Not an Event, which is locked by code in Python: an interrupt that strikes in there leaves it locked for ever.
+        self.written = threading.Lock()
+        """Released by a write; whoever reports what has been written so far acquires it to wait for one."""
+        self.written.acquire()
         self._reset()
 
     def _reset(self) -> None:
@@ -65,8 +67,8 @@ class Output:
                 self._tail_size += len(text)
                 if self._tail_size > 2 * self.cap or len(self._tail) > 10_000:
                     self._cut()
-            if not self.written.is_set():
-                self.written.set()
+            if self.written.locked():
+                self.written.release()
 
     def _cut(self) -> None:
         keep = max(1, self.cap - self.cap // 2)
@@ -239,7 +241,10 @@ class Cells:
         import __future__  # noqa: F401
 
         import linecache  # noqa: F401
+        import warnings
 
+        # Since 3.12 Python warns of it at every fork; that the worker has threads is none of the cell's doing.
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         compile("0", "<prepare>", "exec", _ONLY_AST)
 
     def run(self, code: str, wants_value: bool = False) -> dict[str, Any]:

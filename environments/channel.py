@@ -90,6 +90,7 @@ class Channel:
         self._calls = 0
         self._call_bytes = 0
         self._closed: str | None = None
+        self._writable = True
         self._outbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._ready: Future[None] = Future()
 
@@ -114,7 +115,7 @@ class Channel:
         return self._closed is None
 
     def close(self, reason: str = "closed") -> None:
-        """Kill the worker and everything it started, fail what is pending. Idempotent; may block for milliseconds."""
+        """Kill the worker and everything it started, fail what is pending. Idempotent; blocks until it is gone."""
         self._fail(reason)
         if self.pid == os.getpid():
             self._transport.close()
@@ -252,8 +253,12 @@ class Channel:
                 # Held over the next wait, this would keep a value of any size alive.
                 del job
         except OSError:
-            # The reader sees the end of the stream too, and knows more about its reason.
+            # The reader sees the end of the stream too, and knows more about its reason. It may be waiting for answers
+            # that nobody can send any more.
             self._transport.kill()
+            with self._lock:
+                self._writable = False
+                self._lock.notify_all()
         except BaseException as error:
             self.close(f"writing failed: {type(error).__name__}: {error}")
 
@@ -320,11 +325,11 @@ class Channel:
 
     def _accept(self, call: Call) -> None:
         with self._lock:
-            while self._closed is None and (
+            while self._answers() and (
                 self._calls >= MAX_CALLS or (self._calls and self._call_bytes + call.size > 2 * self._max_value)
             ):
                 self._lock.wait()
-            if self._closed is not None:
+            if not self._answers():
                 return
             self._calls += 1
             self._call_bytes += call.size
@@ -333,6 +338,9 @@ class Channel:
                 self._queued.append(call)
                 return
         on_call(call)
+
+    def _answers(self) -> bool:
+        return self._closed is None and self._writable
 
 
 def _unsendable(error: Exception) -> TypeError:

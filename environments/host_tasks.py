@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -30,17 +31,27 @@ class HostTasks:
         self._waited = 0.0
         self._since = 0.0
         self._closed = False
+        self._gate = threading.Lock()
 
     def accept(self, call: Call) -> None:
         """Start a call; from any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._start, call)
-        except RuntimeError:
-            self._reply_error(call, "RuntimeError", "the run has ended")
+        with self._gate:
+            # Asked here as well as on the loop, which may stand still for ever once the run has ended.
+            ended = self._closed
+            if not ended:
+                try:
+                    self._loop.call_soon_threadsafe(self._start, call)
+                except RuntimeError:
+                    ended = True
+        if ended:
+            self._refuse(call)
+
+    def _refuse(self, call: Call) -> None:
+        self._reply_error(call, "RuntimeError", "the cell that made this call has ended")
 
     def _start(self, call: Call) -> None:
         if self._closed:
-            self._reply_error(call, "RuntimeError", "the cell that made this call has ended")
+            self._refuse(call)
             return
         if not self._tasks:
             self._since = time.perf_counter()
@@ -108,7 +119,8 @@ class HostTasks:
 
     async def close(self) -> None:
         """Cancel what still runs and wait for it."""
-        self._closed = True
+        with self._gate:
+            self._closed = True
         if self.fatal.done():
             self.fatal.exception()
         tasks = list(self._tasks)

@@ -315,7 +315,14 @@ class InProcessInterpreter(DSPyFace):
             f"the cell computed for more than {limit:g} seconds and ignored the interrupt; the session starts anew"
         )
         error = CellError("TimeoutError", message, f"TimeoutError: {message}", "timeout")
-        return CellResult(stdout=stdout, error=error, seconds=seconds, host_seconds=waited, lost=lost)
+        return CellResult(
+            stdout=stdout,
+            error=error,
+            submission=self._submission,
+            seconds=seconds,
+            host_seconds=waited,
+            lost=lost,
+        )
 
     # ------------------------------------------------------------------------------------------------- in the thread
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import os
 import time
 import weakref
@@ -76,6 +77,7 @@ class WorkerSession:
         self._running: int | None = None
         self._interrupt_next = False
         self._printing: Channel | None = None
+        self._submissions: list[Submission] = []
         self._names: set[str] = set()
         self._finalizer: Any = None
         self._lease: sessions.Lease | None = None
@@ -95,7 +97,7 @@ class WorkerSession:
             self._forget()
         channel = await pool.aacquire(self.environment)
         if self._ended:
-            await threads.run(channel.close)
+            await _close(channel)
             raise dspy.CodeInterpreterError("the session was closed while it started")
         self._channel, self._lease = channel, sessions.current()
         self._finalizer = weakref.finalize(self, _close_if_owner, channel)
@@ -198,7 +200,7 @@ class WorkerSession:
             sent = channel.sent
             await _settled(answer, max(REQUEST_SECONDS, self.environment.timeout or 0.0))
         if not answer.done():
-            await threads.run(channel.close, "it does not respond")
+            await _close(channel, "it does not respond")
 
     # ------------------------------------------------------------------------------------------------- cells
 
@@ -219,6 +221,7 @@ class WorkerSession:
         if self._running is not None and (self._channel is None or self._channel.pid == os.getpid()):
             raise dspy.CodeInterpreterError("the session is already running a cell")
         self._running = 0
+        self._printing = None
         self._interrupt_next = False
         self.last_value: Any = None
         try:
@@ -240,7 +243,7 @@ class WorkerSession:
         assert channel is not None
         limit = self.environment.timeout if timeout is None else timeout
         host = HostTasks(functions, channel.reply, channel.reply_error)
-        submissions: list[Submission] = []
+        submissions = self._submissions = []
 
         def on_submit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not submissions:
@@ -348,11 +351,8 @@ class WorkerSession:
     async def _drop(self, channel: Channel) -> None:
         """Kill a worker that does not stop; the next request gets a new one."""
         self._lose()
-        closing = threads.submit(channel.close)
-        try:
-            await asyncio.shield(asyncio.wrap_future(closing))
-        except asyncio.CancelledError:
-            pass
+        with contextlib.suppress(asyncio.CancelledError):
+            await _close(channel)
 
     async def _replace(
         self,
@@ -372,10 +372,14 @@ class WorkerSession:
             kind, name = "timeout", "TimeoutError"
             why = f"the cell computed for more than {limit:g} seconds and ignored the interrupt, so it was killed"
         lost = self._lose()
-        await threads.run(channel.close)
+        await _close(channel)
         printed = channel.printed
-        await self.open()
-        message = f"{why}. The sandbox was restarted, without the variables it held"
+        if submission is None:
+            await self.open()
+            message = f"{why}. The sandbox was restarted, without the variables it held"
+        else:
+            # The next request opens another; a start that fails must not cost an answer that is here.
+            message = f"{why}. The variables it held are gone"
         return CellResult(
             stdout=printed,
             error=CellError(name, message, f"{name}: {message}", "timeout" if kind == "timeout" else "runtime"),
@@ -389,6 +393,11 @@ class WorkerSession:
     def partial_output(self) -> str:
         """What the cell that runs, or that was given up, has printed so far."""
         return self._printing.printed if self._printing is not None else ""
+
+    @property
+    def partial_submission(self) -> Submission | None:
+        """What the cell that runs, or that was given up, has submitted, or None."""
+        return self._submissions[0] if self._submissions else None
 
     def interrupt(self) -> None:
         """Interrupt the cell that is running, if any; from any thread. The cell ends in a ``timeout`` error."""
@@ -411,6 +420,11 @@ def interrupted_error(error: CellError, limit: float | None) -> CellError:
     frames = error.traceback.rstrip().rpartition("\n")[0]
     last = f"TimeoutError: {message}"
     return CellError("TimeoutError", message, f"{frames}\n{last}" if frames else last, "timeout")
+
+
+async def _close(channel: Channel, reason: str = "closed") -> None:
+    """Close ``channel``; cancelling stops the waiting, not the closing."""
+    await asyncio.shield(asyncio.wrap_future(threads.submit(channel.close, reason)))
 
 
 def _close_if_owner(channel: Channel) -> None:

@@ -8,6 +8,8 @@ What has to hold, and how:
 - *All of it can be killed.* A child leads its own process group. The group is signalled before the leader is reaped,
   because until then the kernel cannot give its number to a stranger.
 - *A fork of the host owns nothing.* In a forked child the parent's descriptors are closed and its children left alone.
+  A fork waits for a start that is under way, whose descriptors nobody could close in the child yet; held open there,
+  they would hide the end of the stream from the host.
 - *A child cannot fill the host's memory with messages.* stderr is a pipe that is read once, at the end.
 """
 
@@ -37,6 +39,9 @@ except ImportError:  # Windows, where descriptors are not passed on.
 PIPE_BYTES = 1 << 20
 _STDERR_TAIL = 4000
 _REAP_SECONDS = 5.0
+# Many times what a pipe holds; a child that writes to stderr without end is not read to its end.
+_STDERR_READS = 64
+_FORK_SECONDS = 10.0
 # Linux charges pipe buffers to the user (/proc/sys/fs/pipe-user-pages-soft, 64 MiB by default) and shrinks the pipes
 # of everybody above it; this many transports stay below.
 _ENLARGED_MAX = 24
@@ -130,7 +135,9 @@ class ProcessTransport:
 
     def close(self) -> None:
         """See `Transport.close`."""
-        self._finalizer()
+        # Not by calling the finalizer: of two threads, the second would return before the child is gone.
+        self._finalizer.detach()
+        self._state.close()
 
     def reason(self) -> str:
         """See `Transport.reason`."""
@@ -308,8 +315,10 @@ class _State:
 
     def _read_errors(self) -> None:
         with self._lock, contextlib.suppress(OSError):
-            # The number of a closed descriptor may be somebody else's by now.
-            while self._errors is not None and (chunk := os.read(self._errors, 1 << 16)):
+            for _ in range(_STDERR_READS):
+                # The number of a closed descriptor may be somebody else's by now.
+                if self._errors is None or not (chunk := os.read(self._errors, 1 << 16)):
+                    return
                 self._tail = (self._tail + chunk.decode("utf-8", "replace"))[-_STDERR_TAIL:]
 
     def _close_errors(self) -> None:
@@ -330,14 +339,25 @@ class _Spawner:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
+        self._starting = threading.Lock()
+        self._held = False
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+
+    def before_fork(self) -> None:
+        """Wait for a start that is under way; none begins until `after_fork`."""
+        self._held = self._starting.acquire(timeout=_FORK_SECONDS)
+
+    def after_fork(self) -> None:
+        """In the parent: go on."""
+        if self._held:
+            self._starting.release()
 
     def start(self, function: Callable[[], _State]) -> _State:
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._loop, args=(self._work,), name="rlm-dspy-spawner", daemon=True
+                    target=self._loop, args=(self._work, self._starting), name="rlm-dspy-spawner", daemon=True
                 )
                 self._thread.start()
         outcome: Future[_State] = Future()
@@ -350,11 +370,12 @@ class _Spawner:
             raise
 
     @staticmethod
-    def _loop(work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]]) -> None:
+    def _loop(work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]], starting: threading.Lock) -> None:
         while True:
             function, outcome = work.get()
             try:
-                result = function()
+                with starting:
+                    result = function()
             except BaseException as error:
                 outcome.set_exception(error)
             else:
@@ -388,4 +409,6 @@ def _after_fork() -> None:
 _live: weakref.WeakSet[_State] = weakref.WeakSet()
 _spawner = _Spawner()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_spawner.before_fork, after_in_parent=_spawner.after_fork, after_in_child=_after_fork
+    )

@@ -232,15 +232,18 @@ class Worker:
         """The reporting thread: tell the host from time to time what the running cell has printed."""
         pause = threading.Event()
         while True:
-            self.output.written.wait()
-            self.output.written.clear()
+            self.output.written.acquire()
             pause.wait(REPORT_SECONDS)
             running = self._running
             if running is not None:
                 try:
                     self.send({"op": "output", "id": running}, _cells.cap_text(self.output.peek(), REPORT_CHARACTERS))
-                except (OSError, ValueError):
+                except OSError:
                     return
+                except Exception:
+                    # For want of memory, say. The next report may go through; this thread's traceback would be shown
+                    # as the cell's output.
+                    continue
 
     # ------------------------------------------------------------------------------------------------- host calls
 

@@ -129,7 +129,8 @@ class Threads:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._idle = 0
         self._busy = 0
-        self._lock = threading.Lock()
+        # Reentrant, because a finalizer that submits may run wherever Python collects, in here too.
+        self._lock = threading.RLock()
         self._pid = os.getpid()
 
     @property

@@ -81,8 +81,16 @@ async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
     try:
         ending = await loop.open() or await loop.turns()
     finally:
-        await asyncio.shield(asyncio.ensure_future(watched.close_session(run.session)))
+        await asyncio.shield(asyncio.ensure_future(_close(run)))
     return await _finish(run, loop, ending, program.on_limit, meter)
+
+
+async def _close(run: Run) -> None:
+    try:
+        await watched.close_session(run.session)
+    except Exception as error:
+        # An interpreter of somebody else's that fails at its end must not cost the answer, nor hide an error.
+        run.events.emit(ev.Note(message=f"the session did not close: {error_text(error)}"))
 
 
 async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Meter) -> dspy.Prediction:

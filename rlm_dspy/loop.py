@@ -181,24 +181,28 @@ class Loop:
         """Run the turn's code; the validated outputs if it submitted them."""
         run = self.run
         if "dspy" in code:
-            await self.functions.install_sub_agents()
+            await run.bounded(self.functions.install_sub_agents())
         interrupt = getattr(run.session, "interrupt", None)
         try:
             result: CellResult = await run.bounded(
                 watched.run_cell(run.session, code, self.functions.all()), interrupt=interrupt
             )
         except Stopped as stopped:
-            # Code that resists the interrupt is given up; what it printed until then is not.
+            # Code that resists the interrupt is given up; what it printed and submitted until then is not.
             message = f"the code was stopped: {stopped.limit}"
             error = CellError("TimeoutError", message, message, "timeout")
             printed = str(getattr(run.session, "partial_output", ""))
-            self._executed(CellResult(stdout=printed, error=error))
+            submission = getattr(run.session, "partial_submission", None)
+            outputs, refusal = await self._validated(submission) if submission is not None else (None, None)
+            self._executed(CellResult(stdout=printed, error=error), outputs, refusal)
+            if outputs is not None:
+                return outputs
             raise
-        outputs, refusal = None, None
+        outputs = refusal = None
         if result.submission is not None:
             outputs, refusal = await self._validated(result.submission)
         self._executed(result, outputs, refusal)
-        if result.lost:
+        if result.lost and outputs is None:
             # The inputs are still here on the host; only what code had made of them is gone.
             self.functions.forget_sub_agents()
             await run.bounded(self._set_inputs())

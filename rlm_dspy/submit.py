@@ -107,7 +107,11 @@ def validate(submission: Submission, signature: type[dspy.Signature]) -> dict[st
     outputs: dict[str, Any] = {}
     for name, field in fields.items():
         if name not in given:
-            default = field.get_default(call_default_factory=True)
+            try:
+                default = field.get_default(call_default_factory=True)
+            except Exception as error:
+                problems.append(f"{name} is missing, and its default cannot be made ({one_line(str(error), 500)})")
+                continue
             if default is PydanticUndefined:
                 problems.append(f"{name} is missing")
             else:

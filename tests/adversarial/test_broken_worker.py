@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,32 @@ def descendants(pid: int) -> list[int]:
             if parent == pid:
                 found += [int(entry.name), *descendants(int(entry.name))]
     return found
+
+
+def test_a_worker_that_dies_under_a_flood_of_its_calls_is_noticed(
+    eventually: Callable[..., bool], no_leaks: None
+) -> None:
+    """The host has stopped reading, for too many calls are unanswered, and cannot write any more; no clock runs."""
+
+    async def main() -> None:
+        place = Interpreter(environments.Subprocess(timeout=None))
+        gate = asyncio.Event()
+
+        async def f() -> None:
+            await gate.wait()
+
+        flood = "import os\nfor i in range(1200): worker.send({'op': 'call', 'id': 10**6 + i, 'name': 'f'}, [[], {}])\n"
+        await place.open()
+        pid = place._channel._transport._transport.pid
+        try:
+            running = asyncio.ensure_future(place.run(WORKER + flood + "os._exit(3)", {"f": f}))
+            state = Path(f"/proc/{pid}/stat")
+            died = lambda: state.read_text().rpartition(")")[2].split()[0] == "Z"  # noqa: E731
+            assert await asyncio.to_thread(eventually, died)
+            gate.set()
+            result = await asyncio.wait_for(running, 20)
+            assert result.error is not None and result.error.type == "SandboxDied"
+        finally:
+            await place.close()
+
+    asyncio.run(main())

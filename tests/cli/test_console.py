@@ -16,7 +16,7 @@ import pytest
 import rlm_dspy
 from rlm_dspy import RLM
 from rlm_dspy.console import ConsoleSubscriber, verbose_printer
-from rlm_dspy.testing import Reply, ScriptedLM, code
+from rlm_dspy.testing import Call, Reply, ScriptedLM, code
 
 
 def run(stream: Any, root: Any, sub: Any = "fine", verbose: bool = False, **options: Any) -> dspy.Prediction:
@@ -209,9 +209,22 @@ def test_a_cancelled_run_gives_the_terminal_back(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    root = ScriptedLM(lambda call: Reply("late", delay=3600))
-    with dspy.context(lm=root), rlm_dspy.subscribe(ConsoleSubscriber(stream, live=True)), rlm_dspy.subscribe(notice):
-        asyncio.run(main())
+    def late(call: Call) -> str:
+        # A request that is under way in a thread cannot be called back: the test ends it itself.
+        over.wait(60)
+        return "late"
+
+    over = threading.Event()
+    root = ScriptedLM(late)
+    try:
+        with (
+            dspy.context(lm=root),
+            rlm_dspy.subscribe(ConsoleSubscriber(stream, live=True)),
+            rlm_dspy.subscribe(notice),
+        ):
+            asyncio.run(main())
+    finally:
+        over.set()
     text = stream.getvalue()
     assert "cancelled" in text and text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
 

@@ -247,3 +247,32 @@ def test_cancelling_stops_the_waiting_not_the_thread() -> None:
     asyncio.run(main())
     gate.set()
     assert done.wait(10)
+
+
+def test_a_finalizer_may_submit_from_within_submit(eventually: Callable[..., bool]) -> None:
+    """Python may collect, and so run a finalizer, wherever it runs."""
+    threads = Threads("test-finalizer")
+    threads.submit(int).result(5)
+    assert eventually(lambda: threads._idle == 1)
+    collected: list[Future[int]] = []
+
+    class Collecting:
+        def __init__(self, work: Any) -> None:
+            self._work = work
+
+        def put(self, job: Any) -> None:
+            if not collected:
+                collected.append(threads.submit(int, "2"))
+            self._work.put(job)
+
+        def get(self, timeout: float | None = None) -> Any:
+            return self._work.get(timeout=timeout)
+
+    # Its thread waits at the real queue.
+    threads._work, work = Collecting(threads._work), threads._work  # type: ignore[assignment]
+    outcomes: list[int] = []
+    caller = threading.Thread(target=lambda: outcomes.append(threads.submit(int, "1").result(5)), daemon=True)
+    caller.start()
+    caller.join(10)
+    threads._work = work
+    assert outcomes == [1] and collected[0].result(5) == 2

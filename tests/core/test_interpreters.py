@@ -87,6 +87,22 @@ def test_any_code_interpreter_works_in_ours(factory: Any) -> None:
     assert len(sub.calls) == 3
 
 
+class FailsAtItsEnd(InMemory):
+    """An interpreter whose ``shutdown`` raises."""
+
+    def shutdown(self) -> None:
+        raise OSError("cannot end")
+
+
+def test_an_interpreter_that_fails_at_its_end_costs_no_answer() -> None:
+    rlm = RLM("query -> answer", interpreter_factory=FailsAtItsEnd)
+    with dspy.context(lm=ScriptedLM([code("SUBMIT('x')")])):
+        prediction = rlm(query="?")
+    assert (prediction.outcome, prediction.answer) == ("submitted", "x")
+    notes = [event.message for event in prediction.trajectory.events if event.kind == "note"]
+    assert notes == ["the session did not close: OSError: cannot end"]
+
+
 def test_foreign_interpreters_do_not_block_the_loop() -> None:
     lm = ScriptedLM(lambda call: code("import time; time.sleep(0.3); SUBMIT('x')"))
     rlm = RLM("query -> answer", interpreter_factory=dspy.LocalInterpreter)

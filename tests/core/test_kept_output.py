@@ -9,7 +9,8 @@ import pydantic
 
 from rlm_dspy import RLM
 from rlm_dspy.environments import Subprocess
-from rlm_dspy.environments.base import Environment
+from rlm_dspy.environments.base import Environment, Transport
+from rlm_dspy.errors import SandboxUnavailableError
 from rlm_dspy.testing import ScriptedLM, code, oracle
 
 
@@ -37,6 +38,13 @@ def test_output_of_code_that_resists_its_time_limit() -> None:
     assert pred.answer == "done"
 
 
+def test_an_answer_of_code_that_then_resists_is_kept() -> None:
+    swallow = "try:\n        while True:\n            x = 1\n    except BaseException:\n        y = 1"
+    stubborn = f"try:\n    SUBMIT('found it')\nexcept BaseException:\n    pass\nwhile True:\n    {swallow}"
+    pred = run(Subprocess(), stubborn, max_seconds=1.0)
+    assert (pred.outcome, pred.answer) == ("submitted", "found it")
+
+
 class Slow(pydantic.BaseModel):
     value: str
 
@@ -53,3 +61,24 @@ def test_an_answer_that_comes_at_the_last_moment_is_checked_and_kept(sandbox: En
     with dspy.context(lm=ScriptedLM([code("SUBMIT({'value': 'in time'})")])):
         pred = RLM(signature, interpreter=sandbox, max_seconds=0.5)(context="c")
     assert pred.outcome == "submitted" and pred.answer.value == "in time"
+
+
+class OneStart(Subprocess):
+    """Starts once, and then never again."""
+
+    def __init__(self, starts: list[int]) -> None:
+        super().__init__()
+        self._starts = starts
+
+    def open(self) -> Transport:
+        self._starts.append(1)
+        if len(self._starts) > 1:
+            raise SandboxUnavailableError("no second start")
+        return super().open()
+
+
+def test_an_answer_whose_sandbox_died_and_cannot_start_again_is_kept(no_leaks: None) -> None:
+    died = "kept = 1\ntry:\n    SUBMIT('in time')\nexcept BaseException:\n    import os; os._exit(3)"
+    pred = run(OneStart([]), "kept = 0\nprint('a turn')", died)
+    assert pred.outcome == "submitted" and pred.answer == "in time"
+    assert [event.kind for event in pred.trajectory.events].count("run_ended") == 1

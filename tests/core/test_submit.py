@@ -207,3 +207,12 @@ def test_types_with_fields_come_with_their_schema(annotation: Any) -> None:
 def test_plain_types_need_no_schema(annotation: Any) -> None:
     (info,) = outputs_of(signature(annotation))
     assert info.schema is None and info.desc == ""
+
+
+def test_a_default_that_cannot_be_made_is_a_refusal() -> None:
+    def fail() -> int:
+        raise OSError("no default")
+
+    signature = dspy.Signature({"q": (str, dspy.InputField()), "n": (int, dspy.OutputField(default_factory=fail))})
+    with pytest.raises(Refused, match=r"n is missing, and its default cannot be made \(no default\)"):
+        validate(Submission(), signature)

@@ -130,3 +130,33 @@ def test_a_cell_that_awaits_is_interrupted() -> None:
 
     result, after = run_sync(check())
     assert result.error.kind == "timeout" and not result.lost and after.value == "1"
+
+
+def test_a_thread_that_outlives_its_cell_is_told_so_when_it_calls() -> None:
+    """Also when the loop that ran the cell stands still, as between two synchronous calls."""
+    go, seen = threading.Event(), []
+
+    async def ask() -> str:
+        return "answer"
+
+    async def check() -> Any:
+        session = InProcess()()
+        await session.set({"go": go, "seen": seen})
+        result = await session.run(
+            "import threading\n"
+            "def late():\n"
+            "    go.wait(20)\n"
+            "    try:\n        seen.append(ask())\n"
+            "    except RuntimeError as error:\n        seen.append(str(error))\n"
+            "thread = threading.Thread(target=late, daemon=True)\nthread.start()\nseen.append(thread)",
+            {"ask": ask},
+        )
+        assert result.error is None
+        return session
+
+    session = run_sync(check())
+    thread = seen.pop()
+    go.set()
+    thread.join(20)
+    assert not thread.is_alive() and seen == ["the cell that made this call has ended"]
+    run_sync(session.close())

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import dspy
@@ -20,7 +21,8 @@ from dspy.primitives.code_interpreter import FinalOutput
 from dspy.primitives.sandbox_serializable import SandboxSerializable
 from dspy.utils.callback import BaseCallback
 
-from rlm_dspy._aio import run_sync
+from rlm_dspy._aio import Threads, run_sync
+from rlm_dspy.environments import session as sessions_module
 from rlm_dspy.environments.base import Session
 from rlm_dspy.environments.inprocess import InProcess
 from rlm_dspy.environments.interpreter import Interpreter
@@ -381,6 +383,45 @@ def test_closing_survives_cancellation(children: Callable[..., set[int]]) -> Non
         assert not children() - before
 
     run_sync(check())
+
+
+def test_a_worker_that_is_given_up_is_ended_though_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, children: Callable[..., set[int]], eventually: Callable[..., bool]
+) -> None:
+    """The run is cancelled after it has asked for the end, before a thread has begun with it."""
+    before = children()
+    late: list[Callable[[], None]] = []
+
+    class Late(Threads):
+        def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+            outcome: Future[Any] = Future()
+
+            def begin() -> None:
+                if outcome.set_running_or_notify_cancel():
+                    outcome.set_result(function(*args, **kwargs))
+
+            late.append(begin)
+            return outcome
+
+    async def check() -> None:
+        session = Subprocess(timeout=0.2)()
+        await session.open()
+        monkeypatch.setattr(sessions_module, "threads", Late())
+        resisting = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+        task = asyncio.ensure_future(session.run(resisting))
+        deadline = time.monotonic() + 20
+        while not late and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        for begin in late:
+            begin()
+        monkeypatch.undo()
+        await session.close()
+
+    run_sync(check())
+    assert eventually(lambda: not children() - before)
 
 
 # ------------------------------------------------------------------------------------------------- processes

@@ -290,3 +290,86 @@ def test_sweep_takes_only_what_nobody_holds(tmp_path: Path) -> None:
     os.close(descriptor)
     assert sweep(str(tmp_path), stale_seconds=0) == [str(held)]
     assert (foreign / "file").exists()
+
+
+def test_whoever_closes_returns_only_when_the_child_is_gone(descriptors: None) -> None:
+    left: list[str] = []
+    for _ in range(10):
+        transport = start()
+        together = threading.Barrier(6)
+
+        def close(transport: Any = transport, together: threading.Barrier = together) -> None:
+            together.wait(10)
+            transport.close()
+            if Path(f"/proc/{transport.pid}").exists():
+                left.append("a process, or what is left of it")
+
+        closers = [threading.Thread(target=close) for _ in range(6)]
+        for thread in closers:
+            thread.start()
+        for thread in closers:
+            thread.join(20)
+    assert not left
+
+
+def test_a_child_that_never_stops_writing_to_stderr_does_not_hold_up_the_host(
+    monkeypatch: pytest.MonkeyPatch, descriptors: None
+) -> None:
+    transport = start()
+    # As many bytes as are asked for, at once, for ever: a writer that is always faster than the reader.
+    real, errors = os.read, transport._state._errors
+    monkeypatch.setattr(os, "read", lambda fd, size: b"x" * size if fd == errors else real(fd, size))
+    answers: list[str] = []
+
+    def ask() -> None:
+        answers.append(transport.reason())
+        transport.close()
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(20)
+    assert not asking.is_alive() and "xxx" in answers[0]
+
+
+FORKS = """
+import os, sys, threading
+from rlm_dspy.environments.spawn import spawn
+
+def pipes():
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            link = os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            continue
+        if link.startswith("pipe:"):
+            found.add(link)
+    return found
+
+argv = [sys.executable, "-I", "-S", "-c", "pass"]
+spawn(argv, env={}).close()
+before, started = pipes(), []
+
+def start():
+    for _ in range(60):
+        started.append(spawn(argv, env={}))
+
+starting = threading.Thread(target=start)
+starting.start()
+inherited = 0
+while starting.is_alive():
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(bool(pipes() - before)))
+    inherited += os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+for transport in started:
+    transport.close()
+print("inherited", inherited)
+"""
+
+
+def test_a_fork_inherits_nothing_of_a_start_that_is_under_way(
+    in_python: Callable[..., subprocess.Popen[str]],
+) -> None:
+    out, err = in_python(FORKS).communicate(timeout=120)
+    assert out == "inherited 0\n", err

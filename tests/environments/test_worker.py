@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from rlm_dspy._aio import run_sync
 from rlm_dspy.environments import channel as channels
 from rlm_dspy.environments.base import Description, Environment, Transport
+from rlm_dspy.environments.cells import Output
 from rlm_dspy.environments.channel import ChannelClosed, connect
 from rlm_dspy.environments.interpreter import Interpreter
 from rlm_dspy.environments.program import BOOTSTRAP, worker_program
@@ -372,3 +374,14 @@ def test_forged_reports_of_output_cost_the_host_no_more_than_the_cap() -> None:
         assert 0 < len(channel.printed) < 1100
     finally:
         channel.close()
+
+
+def test_whoever_reports_output_is_woken_once_for_all_that_was_written() -> None:
+    output = Output(1000)
+    assert not output.written.acquire(blocking=False)
+    output.write("a")
+    output.write("b")
+    assert output.written.acquire(blocking=False) and output.take() == "ab"
+    assert not output.written.acquire(blocking=False)
+    # Locked by the interpreter itself, so that an interrupt finds no Python code to strike in.
+    assert type(output.written) is type(threading.Lock())
