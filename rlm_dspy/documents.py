@@ -10,8 +10,11 @@ texts. Whatever was guessed, kept as it was, or left out is said in `Documents.n
 from __future__ import annotations
 
 import os
+import select
+import signal
 import stat
 import sys
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,13 +120,40 @@ def _stdin(stdin: IO[Any] | None) -> Found:
     if source is None:
         raise DocumentError("standard input is closed, so '-' cannot be read")
     try:
-        data = getattr(source, "buffer", source).read()
+        data = _typed(source) if source.isatty() else getattr(source, "buffer", source).read()
     except OSError as error:
         raise DocumentError(f"standard input cannot be read: {error.strerror or error}") from error
     if isinstance(data, str):
         return Found(data, len(data.encode("utf-8", "surrogatepass")))
     text, note = _text(data, "standard input")
     return Found(text, len(data), note)
+
+
+def _typed(source: IO[Any]) -> Any:
+    """All that a person types into ``source``, up to Ctrl-D; Ctrl-C raises KeyboardInterrupt at any moment.
+
+    A plain ``read`` misses a signal that comes right before it begins to wait, and then waits on: signal handlers run
+    between Python's own steps only. The descriptor that signals write to wakes the wait as well.
+    """
+    if os.name != "posix" or threading.current_thread() is not threading.main_thread():
+        return getattr(source, "buffer", source).read()
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    chunks: list[bytes] = []
+    try:
+        while True:
+            ready, _, _ = select.select([source.fileno(), woken], [], [])
+            if woken in ready:
+                os.read(woken, 4096)
+            elif chunk := os.read(source.fileno(), 1 << 16):
+                chunks.append(chunk)
+            else:
+                return b"".join(chunks)
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(woken)
+        os.close(wake)
 
 
 def _file(path: Path) -> Found:
