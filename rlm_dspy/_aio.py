@@ -14,14 +14,49 @@ import contextlib
 import contextvars
 import os
 import queue
+import signal
+import socket
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _IDLE_SECONDS = 5.0
+
+
+@contextlib.contextmanager
+def woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Let every signal wake ``loop``, so that none is missed; for the main thread, elsewhere without effect.
+
+    Python runs signal handlers between its own steps only. A Ctrl-C that comes right before the loop begins to wait
+    would be noticed at the next event, which may be hours away. Where somebody else has set a wake-up descriptor for
+    signals already, it stays theirs.
+    """
+    if threading.current_thread() is not threading.main_thread() or os.name != "posix":
+        yield
+        return
+    woken, wake = socket.socketpair()
+    woken.setblocking(False)
+    wake.setblocking(False)
+    before = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    if before != -1:
+        signal.set_wakeup_fd(before)
+    loop.add_reader(woken, _drain, woken)
+    try:
+        yield
+    finally:
+        if before == -1:
+            signal.set_wakeup_fd(-1)
+        loop.remove_reader(woken)
+        woken.close()
+        wake.close()
+
+
+def _drain(woken: socket.socket) -> None:
+    with contextlib.suppress(BlockingIOError):
+        woken.recv(4096)
 
 
 class _Loop:
@@ -61,7 +96,9 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _raised(_thread_loop.get().run(caught(coroutine), context=contextvars.copy_context()))
+        runner = _thread_loop.get()
+        with woken_by_signals(runner.get_loop()):
+            return _raised(runner.run(caught(coroutine), context=contextvars.copy_context()))
     context = contextvars.copy_context()
     outcome: Future[T] = Future()
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()

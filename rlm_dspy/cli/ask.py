@@ -14,6 +14,7 @@ import dspy
 
 from rlm_dspy import RLM, documents, environments
 from rlm_dspy import events as ev
+from rlm_dspy._aio import woken_by_signals
 from rlm_dspy.cli import exits, output
 from rlm_dspy.cli.interrupts import Interrupts
 from rlm_dspy.cli.models import models
@@ -69,7 +70,7 @@ def _ask(options: argparse.Namespace, watch: _Watch, stack: contextlib.ExitStack
 
 async def _answer(program: RLM, interrupts: Interrupts, inputs: dict[str, Any]) -> dspy.Prediction:
     task = asyncio.ensure_future(program.acall(**inputs))
-    with interrupts.watching(task):
+    with woken_by_signals(task.get_loop()), interrupts.watching(task):
         return await task
 
 

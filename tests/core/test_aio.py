@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -276,3 +277,31 @@ def test_a_finalizer_may_submit_from_within_submit(eventually: Callable[..., boo
     caller.join(10)
     threads._work = work
     assert outcomes == [1] and collected[0].result(5) == 2
+
+
+def test_signals_wake_the_loop_of_a_synchronous_call() -> None:
+    async def look() -> int:
+        mine = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(mine, warn_on_full_buffer=False)
+        return mine
+
+    assert run_sync(look()) != -1
+    assert signal.set_wakeup_fd(-1) == -1, "it is given back"
+
+
+def test_a_wake_up_descriptor_of_somebody_else_stays_theirs() -> None:
+    woken, wake = socket.socketpair()
+    wake.setblocking(False)
+
+    async def look() -> int:
+        found = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(found, warn_on_full_buffer=False)
+        return found
+
+    before = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    try:
+        assert run_sync(look()) == wake.fileno()
+    finally:
+        assert signal.set_wakeup_fd(before) == wake.fileno()
+        woken.close()
+        wake.close()
