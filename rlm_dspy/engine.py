@@ -54,11 +54,12 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
                             seconds=run.events.elapsed,
                         )
                     )
-                    _attach(error, run)
+                    attach_trajectory(error, run)
                 raise
 
 
-def _attach(error: BaseException, run: Run) -> None:
+def attach_trajectory(error: BaseException, run: Run) -> None:
+    """Give ``error`` the turns of ``run`` so far as its attribute ``trajectory``."""
     try:
         error.trajectory = Trajectory.from_events(run.events)  # type: ignore[attr-defined]
     except AttributeError:

@@ -101,9 +101,9 @@ class Loop:
             run.turn = run.ledger.begin_turn()
             run.events.emit(ev.TurnStarted(turn=run.turn))
             try:
-                action = await self._act()
+                code = await self._act()
                 where = "execute"
-                outputs = await self._execute(*action) if action else None
+                outputs = await self._execute(code) if code is not None else None
             except Stopped as stopped:
                 run.events.emit(ev.LimitStruck(limit=stopped.limit, where=where))
                 return Ending(limit=stopped.limit)
@@ -141,8 +141,8 @@ class Loop:
         run.events.emit(ev.Extracted(seconds=_since(started)))
         return outputs
 
-    async def _act(self) -> tuple[str, str] | None:
-        """Ask the root for its next action: reasoning and code, or None after an error turn."""
+    async def _act(self) -> str | None:
+        """Ask the root for its next action: its code, or None after an error turn."""
         run, conversation = self.run, self.run.conversation
         conversation.reply, conversation.reasoning_content = None, None
         started = time.monotonic()
@@ -175,9 +175,9 @@ class Loop:
                 turn=run.turn, reply=conversation.reply, reasoning=reasoning, code=code, seconds=_since(started)
             )
         )
-        return reasoning, code
+        return code
 
-    async def _execute(self, reasoning: str, code: str) -> dict[str, Any] | None:
+    async def _execute(self, code: str) -> dict[str, Any] | None:
         """Run the turn's code; the validated outputs if it submitted them."""
         run = self.run
         if "dspy" in code:

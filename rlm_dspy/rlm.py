@@ -183,7 +183,7 @@ class RLM(PicklableSignature):
         try:
             return run_sync(self._observed(run, find_home(synchronous=True)))
         except KeyboardInterrupt as error:
-            engine._attach(error, run)
+            engine.attach_trajectory(error, run)
             raise
 
     async def aforward(

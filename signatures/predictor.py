@@ -59,10 +59,9 @@ class RolePredict(PicklableSignature, dspy.Predict):
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
         """As ``dspy.Predict.dump_state``, with `fitting_demos` in place of all demonstrations."""
-        everything = self.demos
-        self_state = dspy.Predict.dump_state
         fitting = [dspy.Example(**demo) for demo in self.fitting_demos()]
-        clone = self.reset_copy() if fitting != everything else self
-        if clone is not self:
-            clone.demos, clone.lm, clone.traces, clone.train = fitting, self.lm, self.traces, []
-        return self_state(clone, json_mode=json_mode)
+        if fitting == self.demos:
+            return dspy.Predict.dump_state(self, json_mode=json_mode)
+        clone = self.reset_copy()
+        clone.demos, clone.lm, clone.traces = fitting, self.lm, self.traces
+        return dspy.Predict.dump_state(clone, json_mode=json_mode)
