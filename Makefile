@@ -14,6 +14,7 @@
 SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
+BENCH := .venv-bench
 WORKERS ?= 2
 ROOMS := signatures environments optimizers training
 SOURCES := rlm_dspy $(ROOMS) tests benchmarks
@@ -68,11 +69,11 @@ types: $(VENV)/.installed-dev
 	cd $(TYPES) && "$(abspath $(BIN))/python" -m mypy --config-file ../../pyproject.toml \
 		--cache-dir ../../.mypy_cache -p rlm_dspy -p benchmarks
 
-bench: $(VENV)/.installed
-	@$(BIN)/python -m benchmarks.run $(ARGS)
+bench: $(VENV)/.installed $(BENCH)/.installed
+	@$(BIN)/python -m benchmarks.engine $(ARGS)
 
 clean:
-	rm -rf $(VENV) .venv-bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find $(SOURCES) notebooks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -89,3 +90,10 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@echo "installing the project and its development tools into $(VENV), about a minute"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $(VENV)/.installed $@
+
+# The peers of the benchmark. Where they cannot be had it runs without them and says so.
+$(BENCH)/.installed: benchmarks/peers.txt | $(BIN)/python
+	@echo "installing the peers into $(BENCH), about a minute"
+	@{ $(BIN)/python -m venv $(BENCH) && \
+		$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt && touch $@; } || \
+		echo "the peers cannot be installed; the table will be without them" >&2

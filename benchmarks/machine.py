@@ -11,16 +11,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import memory
+from benchmarks.process import ROOT
 
 
-def least(run: Callable[[], object], repeats: int = 9) -> float:
-    """The least of the wall times, seconds."""
-    times = []
+def times(run: Callable[[], object], repeats: int) -> list[float]:
+    """The wall times of ``run``, seconds."""
+    found = []
     for _ in range(repeats):
         started = time.perf_counter()
         run()
-        times.append(time.perf_counter() - started)
-    return min(times)
+        found.append(time.perf_counter() - started)
+    return found
+
+
+def least(run: Callable[[], object], repeats: int = 9) -> float:
+    """The least of `times`."""
+    return min(times(run, repeats))
 
 
 def bwrap_start() -> float | None:
@@ -64,10 +70,14 @@ def python_start() -> float:
     return least(lambda: subprocess.run([sys.executable, "-I", "-c", "pass"], check=True))
 
 
-def help_time() -> float:
-    """Seconds of ``rlm-dspy --help``."""
+def help_times(repeats: int = 9) -> list[float]:
+    """Seconds of ``rlm-dspy --help``, of each repeat.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: There is no such command beside this Python, or it fails.
+    """
     command: Sequence[str] = [str(Path(sys.executable).with_name("rlm-dspy")), "--help"]
-    return least(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
+    return times(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL), repeats)
 
 
 def spin() -> float:
@@ -85,13 +95,34 @@ def spin() -> float:
 
 def noise(repeats: int = 15) -> tuple[float, float]:
     """The least time of `spin`, and by what share the median is above it."""
-    times = sorted(spin() for _ in range(repeats))
-    return times[0], times[len(times) // 2] / times[0] - 1
+    found = sorted(spin() for _ in range(repeats))
+    return found[0], found[len(found) // 2] / found[0] - 1
 
 
 def about() -> str:
-    """Cores, Python and load, one line."""
+    """Processor, cores, memory, system, Python and load, one line."""
+    memory_size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return (
-        f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, "
-        f"load {os.getloadavg()[0]:.1f} at the start, Linux {os.uname().release}"
+        f"{_processor()}, {os.cpu_count()} cores, {memory_size:.0f} GiB, Linux {os.uname().release}, "
+        f"Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f} at the start"
     )
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
+    return os.uname().machine
+
+
+def commit() -> str:
+    """The revision of the checkout, with ``+`` if files differ from it; empty without git."""
+    revision = _git("rev-parse", "--short", "HEAD")
+    return revision + ("+" if revision and _git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-c", "safe.directory=*", *words]
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    return ""

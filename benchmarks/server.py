@@ -83,7 +83,7 @@ async def _serve() -> None:
     application = web.Application(client_max_size=1 << 30)
     application.router.add_post("/v1/chat/completions", chat)
     application.router.add_get("/prefixes", seen)
-    runner = web.AppRunner(application, access_log=None)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
     await site.start()

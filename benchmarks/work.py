@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-DIALECTS = ("bare", "rlms", "dspy", "ours")
+import json
+from dataclasses import asdict, dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -23,10 +22,14 @@ class Work:
         sub_ms: Latency for a sub-call, milliseconds.
         runs: Runs at once.
         repeats: How often it is timed.
+        limit: Seconds that one run may take; what takes longer is stopped, and the table says so.
+        enough: Seconds after which an engine is not timed again, though repeats are left.
         cold: Whether every run starts a sandbox; otherwise it may take a warm one.
         memory: Whether growth of memory is measured too, in passes of its own.
         record: Whether the server compares each prompt with the one before.
         skip: Engines that cannot do it, with the reason.
+        curve: The scaling curve that it is a point of, see `benchmarks.curves`; empty for a row of the table.
+        size: Where on the curve.
     """
 
     name: str
@@ -40,10 +43,14 @@ class Work:
     sub_ms: int = 0
     runs: int = 1
     repeats: int = 5
+    limit: float = 60
+    enough: float = 30
     cold: bool = True
     memory: bool = False
     record: bool = False
     skip: tuple[tuple[str, str], ...] = ()
+    curve: str = ""
+    size: int = 0
 
     @property
     def sub_calls(self) -> int:
@@ -53,14 +60,28 @@ class Work:
     def root_model(self, dialect: str) -> str:
         """The model's name, which tells the server what to reply."""
         script = f"serial-{self.serial}" if self.serial else f"batch-{self.batch}" if self.batch else "plain-0"
-        return f"{dialect}.{script}.{self.turns}.{self.root_ms}{'.record' if self.record else ''}"
+        return f"{dialect}.{script}.{self.turns}.{self.root_ms}.{self.context}{'.record' if self.record else ''}"
 
     def sub_model(self, dialect: str) -> str:
         """The model's name for sub-calls."""
-        return f"{dialect}.echo-0.0.{self.sub_ms}"
+        return f"{dialect}.echo-0.0.{self.sub_ms}.0"
+
+    def repeated(self, times: int) -> Work:
+        """The same, timed so often."""
+        return replace(self, repeats=times)
+
+    def to_json(self) -> str:
+        """For a process of its own; see `from_json`."""
+        return json.dumps(asdict(self))
 
 
-_PROCESS_WIDE = ("rlms", "swaps stdout and the working directory of the whole process")
+def from_json(text: str) -> Work:
+    """The work that `Work.to_json` wrote."""
+    fields = json.loads(text)
+    return Work(**{**fields, "skip": tuple((engine, reason) for engine, reason in fields["skip"])})
+
+
+PROCESS_WIDE = ("rlms", "swaps stdout and the working directory of the whole process")
 
 WORKS = (
     Work("start", "start + submit", repeats=9),
@@ -77,15 +98,14 @@ WORKS = (
         runs=64,
         repeats=3,
         cold=False,
-        skip=(_PROCESS_WIDE,),
+        skip=(PROCESS_WIDE,),
     ),
     Work("prefix", "prompt prefix reused turn to turn", turns=21, context=10_000, repeats=1, record=True),
 )
 
 
-def by_name(name: str) -> Work:
-    """The work called ``name``."""
-    return next(work for work in WORKS if work.name == name)
+SMALLEST = Work("start", "start + submit")
+"""What every engine does twice before it is measured."""
 
 
 def context(characters: int) -> str:

@@ -71,6 +71,10 @@ class Transport(Protocol):
     """A duplex byte stream to a Python that has just started and reads its program from the stream.
 
     Methods block and may be called from any thread; `read` and `write` from one thread each at a time.
+
+    One whose stream can tell may also have ``write_now(data: bytes) -> bool``: it sends all of ``data`` or nothing,
+    never blocks, and says whether it did; from any thread, also during a `write`. It saves small frames the way over
+    another thread.
     """
 
     same_python: bool

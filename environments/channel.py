@@ -2,9 +2,9 @@
 
 A `Channel` belongs to no event loop. A reader thread decodes what arrives and completes ``concurrent.futures`` futures;
 a writer thread encodes and writes, so that neither a value of 100 MB nor a worker that stops reading can hold up an
-event loop. Whatever the worker sends, the host's memory stays bounded: frames have caps, and beyond a number of
-unanswered calls the reader stops reading. A breach of the protocol or the end of the stream ends the channel and fails
-all that is pending.
+event loop. Small frames are written where they are posted, if the stream takes them without waiting. Whatever the
+worker sends, the host's memory stays bounded: frames have caps, and beyond a number of unanswered calls the reader
+stops reading. A breach of the protocol or the end of the stream ends the channel and fails all that is pending.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.environments.cells import cap_text
 from rlm_dspy.environments.codec import Decoder, Encoder
 from rlm_dspy.environments.program import worker_program
-from rlm_dspy.environments.wire import ProtocolError, Reader, write_frame
+from rlm_dspy.environments.wire import ProtocolError, Reader, frame_line, write_frame
 from rlm_dspy.errors import RLMError, SandboxUnavailableError
 
 START_SECONDS = 60.0
 """Seconds that a worker may take from its first byte to ``ready``."""
+_SMALL = 2000
+"""Characters of a text that may be written at once; what that makes is mostly within what a pipe takes whole."""
 MAX_CALLS = 1024
 """Host calls that may be unanswered before the channel stops reading."""
 
@@ -92,6 +94,10 @@ class Channel:
         self._closed: str | None = None
         self._writable = True
         self._outbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._write_now: Callable[[bytes], bool] | None = getattr(transport, "write_now", None)
+        # Frames keep their order: nothing is written at once while the writer thread has anything left to do.
+        self._order = threading.Lock()
+        self._unwritten = 0
         self._ready: Future[None] = Future()
 
     # ------------------------------------------------------------------------------------------------- life
@@ -101,7 +107,8 @@ class Channel:
         for target, name in ((self._read_loop, "reader"), (self._write_loop, "writer")):
             threading.Thread(target=target, name=f"rlm-dspy-{name}", daemon=True).start()
         program = worker_program(self._transport.same_python)
-        self._outbox.put(lambda: self._transport.write(program))
+        with self._order:
+            self._enqueue(lambda: self._transport.write(program))
         self._post({"op": "hello", "max_output": self._max_output, "max_value": self._max_value})
         try:
             self._ready.result(timeout=START_SECONDS)
@@ -215,7 +222,7 @@ class Channel:
             self._call_bytes -= call.size
             self._lock.notify_all()
 
-    # ------------------------------------------------------------------------------------------------- writer thread
+    # ------------------------------------------------------------------------------------------------- writing
 
     def _post(
         self,
@@ -239,8 +246,26 @@ class Channel:
                 if after is not None:
                     after()
 
-        if self._closed is None:
-            self._outbox.put(job)
+        if self._closed is not None:
+            return
+        line = frame_line({**head, "body": Encoder().dump(body)}) if self._write_now and _is_small(body) else None
+        with self._order:
+            written = line is not None and self._unwritten == 0 and self._write_at_once(line)
+            if not written:
+                self._enqueue(job)
+        if written and after is not None:
+            after()
+
+    def _write_at_once(self, line: bytes) -> bool:
+        assert self._write_now is not None
+        if not self._write_now(line):
+            return False
+        self.sent += len(line)
+        return True
+
+    def _enqueue(self, job: Callable[[], None]) -> None:
+        self._unwritten += 1
+        self._outbox.put(job)
 
     def _send(self, data: bytes | memoryview) -> None:
         self._transport.write(data)
@@ -252,6 +277,8 @@ class Channel:
                 job()
                 # Held over the next wait, this would keep a value of any size alive.
                 del job
+                with self._order:
+                    self._unwritten -= 1
         except OSError:
             # The reader sees the end of the stream too, and knows more about its reason. It may be waiting for answers
             # that nobody can send any more.
@@ -341,6 +368,18 @@ class Channel:
 
     def _answers(self) -> bool:
         return self._closed is None and self._writable
+
+
+def _is_small(body: Any) -> bool:
+    """Whether ``body`` is encoded in microseconds, by no code of its own."""
+    if type(body) is dict:
+        return len(body) <= 4 and all(type(name) is str and _is_atom(item) for name, item in body.items())
+    return _is_atom(body)
+
+
+def _is_atom(value: Any) -> bool:
+    kind = type(value)
+    return value is None or kind is bool or kind is float or (kind is str and len(value) <= _SMALL)
 
 
 def _unsendable(error: Exception) -> TypeError:

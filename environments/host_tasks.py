@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 import time
@@ -22,12 +23,15 @@ class HostTasks:
 
     def __init__(self, functions: Mapping[str, HostFunction], reply: Any, reply_error: Any) -> None:
         self.functions = functions
-        self.fatal: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._fatal: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._reply, self._reply_error = reply, reply_error
         self._lease = sessions.current()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None] | None] = set()
+        self._unbegun: dict[int, Call] = {}
+        self._open = 0
+        self._waiter: asyncio.Future[None] | None = None
         self._waited = 0.0
         self._since = 0.0
         self._closed = False
@@ -53,16 +57,19 @@ class HostTasks:
         if self._closed:
             self._refuse(call)
             return
-        if not self._tasks:
+        if not self._open:
             self._since = time.perf_counter()
             self._note(1)
+        self._open += 1
+        self._unbegun[id(call)] = call
         task = self._loop.create_task(self._run(call), context=self._context.copy())
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
+        # An eager task may have ended already.
+        if not task.done():
+            self._tasks.add(task)
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not self._tasks:
+    def _finished(self) -> None:
+        self._open -= 1
+        if not self._open:
             self._waited += time.perf_counter() - self._since
             self._note(-1)
 
@@ -71,6 +78,14 @@ class HostTasks:
             sessions.slots.note_calls(self._lease, change)
 
     async def _run(self, call: Call) -> None:
+        del self._unbegun[id(call)]
+        try:
+            await self._answer(call)
+        finally:
+            self._tasks.discard(asyncio.current_task())
+            self._finished()
+
+    async def _answer(self, call: Call) -> None:
         function = self.functions.get(call.name)
         if function is None:
             self._reply_error(call, "RuntimeError", f"{call.name}() is not available in this cell")
@@ -85,14 +100,14 @@ class HostTasks:
         except BaseException as error:
             # KeyboardInterrupt or SystemExit in a tool ends the run, not only the call.
             self._reply_error(call, *describe_failure(error))
-            if not self.fatal.done():
-                self.fatal.set_exception(error)
+            self._fatal = self._fatal or error
+            self._wake()
         else:
             self._reply(call, value)
 
     def waited(self) -> float:
         """Seconds during which at least one call was open."""
-        return self._waited + (time.perf_counter() - self._since if self._tasks else 0.0)
+        return self._waited + (time.perf_counter() - self._since if self._open else 0.0)
 
     async def watch(self, answer: Future[Any], limit: float | None) -> bool:
         """Wait for the cell that makes the calls.
@@ -105,29 +120,45 @@ class HostTasks:
             False if it is over its limit and still runs.
         """
         start = time.perf_counter()
-        waiter = asyncio.wrap_future(answer)
-        waiter.add_done_callback(retrieve)
+        answer.add_done_callback(self._wake_soon)
         while True:
+            if self._fatal is not None:
+                raise self._fatal
+            if answer.done():
+                return True
             left = None if limit is None else limit - (time.perf_counter() - start - self.waited())
             if left is not None and left <= 0:
                 return False
-            await asyncio.wait((waiter, self.fatal), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if self.fatal.done():
-                self.fatal.result()
-            if answer.done():
-                return True
+            self._waiter = self._loop.create_future()
+            timer = None if left is None else self._loop.call_later(left, self._wake)
+            try:
+                await self._waiter
+            finally:
+                if timer is not None:
+                    timer.cancel()
+
+    def _wake_soon(self, answer: Future[Any]) -> None:
+        # In the thread that settles the answer; the loop may have ended.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def close(self) -> None:
         """Cancel what still runs and wait for it."""
         with self._gate:
             self._closed = True
-        if self.fatal.done():
-            self.fatal.exception()
-        tasks = list(self._tasks)
+        tasks = [task for task in self._tasks if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
+        # Cancelled before their first step, these have answered nobody.
+        while self._unbegun:
+            self._refuse(self._unbegun.popitem()[1])
+            self._finished()
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:

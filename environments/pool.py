@@ -115,6 +115,7 @@ class _Leased:
         self.same_python = transport.same_python
         self.read = transport.read
         self.write = transport.write
+        self.write_now = getattr(transport, "write_now", None)
         self.kill = transport.kill
         self.reason = transport.reason
         self._transport = transport

@@ -187,10 +187,11 @@ async def atake() -> Lease:
         return Lease()
     future = slots.request()
     try:
-        waiter = asyncio.wrap_future(future)
-        while not (await asyncio.wait((waiter,), timeout=STALL_SECONDS / 4))[0]:
-            slots.relieve()
-        lease = waiter.result()
+        if not future.done():
+            waiter = asyncio.wrap_future(future)
+            while not (await asyncio.wait((waiter,), timeout=STALL_SECONDS / 4))[0]:
+                slots.relieve()
+        lease = future.result()
     except BaseException:
         _give_up(future)
         raise

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import select
 import signal
 import subprocess
 import threading
@@ -37,6 +38,8 @@ except ImportError:  # Windows, where descriptors are not passed on.
     fcntl = None  # type: ignore[assignment]
 
 PIPE_BYTES = 1 << 20
+# Up to so many bytes a pipe takes whole or not at all (pipe(7)); none on systems that do not say.
+_WHOLE = getattr(select, "PIPE_BUF", 0)
 _STDERR_TAIL = 4000
 _REAP_SECONDS = 5.0
 # Many times what a pipe holds; a child that writes to stderr without end is not read to its end.
@@ -129,6 +132,10 @@ class ProcessTransport:
         """See `Transport.write`."""
         self._state.write(data)
 
+    def write_now(self, data: bytes, /) -> bool:
+        """See `Transport`."""
+        return self._state.write_now(data)
+
     def kill(self) -> None:
         """See `Transport.kill`."""
         self._state.kill()
@@ -205,6 +212,7 @@ class _State:
         self._lock = threading.RLock()
         self._reading = threading.Lock()
         self._writing = threading.Lock()
+        self._nonblocking = False
         _live.add(self)
         if len(_live) <= _ENLARGED_MAX or os.geteuid() == 0:
             for descriptor in (self._input, self._output):
@@ -226,11 +234,34 @@ class _State:
             if self._closed:
                 raise BrokenPipeError("the transport is closed")
             try:
+                if self._nonblocking:
+                    os.set_blocking(self._input, True)
+                    self._nonblocking = False
                 while view:
                     view = view[os.write(self._input, view) :]
             finally:
                 if self._closed:
                     self._close_input()
+
+    def write_now(self, data: bytes) -> bool:
+        if len(data) > _WHOLE or not self._writing.acquire(blocking=False):
+            return False
+        try:
+            if self._closed:
+                return False
+            if not self._nonblocking:
+                self._nonblocking = True
+                # Asking first whether there is room is not enough: the other end can shrink the pipe in between.
+                os.set_blocking(self._input, False)
+            os.write(self._input, data)
+            return True
+        except OSError:
+            # Full, or nobody reads any more: `write` waits, or says so.
+            return False
+        finally:
+            if self._closed:
+                self._close_input()
+            self._writing.release()
 
     def kill(self) -> None:
         if self.owner != os.getpid():

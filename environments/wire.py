@@ -55,13 +55,18 @@ class TextBlob:
             yield self._text[start : start + CHUNK].encode("latin-1")
 
 
+def frame_line(head: dict[str, Any]) -> bytes:
+    """A frame's line; for a frame without blobs it is the whole frame."""
+    return json.dumps(head, separators=(",", ":")).encode("ascii") + b"\n"
+
+
 def write_frame(
     write: Callable[[Any], Any], head: dict[str, Any], blobs: Sequence[bytes | bytearray | memoryview | TextBlob] = ()
 ) -> None:
     """Write one frame; ``write`` must send all it is given."""
     if blobs:
         head = dict(head, blobs=[len(blob) for blob in blobs])
-    write(json.dumps(head, separators=(",", ":")).encode("ascii") + b"\n")
+    write(frame_line(head))
     for blob in blobs:
         if isinstance(blob, TextBlob):
             for piece in blob.pieces():

@@ -11,6 +11,9 @@ Everything public is an attribute of this module or of one of its rooms, and is 
     rlm_dspy.signatures     what language models are told
     rlm_dspy.environments   where code runs
     rlm_dspy.testing        scripted language models for tests
+    rlm_dspy.tasks          tasks with known answers over contexts of any size
+    rlm_dspy.models         a language model on this machine
+    rlm_dspy.providers      key variables of providers, and the fix for their errors
     rlm_dspy.events         what happens in a run
     rlm_dspy.errors         the exception tree
 """
@@ -21,7 +24,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlm_dspy import environments, errors, events, signatures, testing
+    from rlm_dspy import environments, errors, events, signatures, tasks, testing
     from rlm_dspy.errors import (
         CallFailed,
         ConfigurationError,
@@ -35,8 +38,10 @@ if TYPE_CHECKING:
     )
     from rlm_dspy.events import Event, subscribe
     from rlm_dspy.ledger import Limits
+    from rlm_dspy.models import local_lm
     from rlm_dspy.rlm import RLM
     from rlm_dspy.run import Run
+    from rlm_dspy.signatures.guidance import Guidance
     from rlm_dspy.trajectory import Outcome, Trajectory, Turn
 
 __version__ = "0.1.0"
@@ -46,6 +51,8 @@ _HOMES = {
     "Run": "rlm_dspy.run",
     "Limits": "rlm_dspy.ledger",
     "Event": "rlm_dspy.events",
+    "Guidance": "rlm_dspy.signatures.guidance",
+    "local_lm": "rlm_dspy.models",
     "subscribe": "rlm_dspy.events",
     "Outcome": "rlm_dspy.trajectory",
     "Trajectory": "rlm_dspy.trajectory",
@@ -60,7 +67,7 @@ _HOMES = {
     "SandboxUnavailableError": "rlm_dspy.errors",
     "ValueTooLargeError": "rlm_dspy.errors",
 }
-_MODULES = ("environments", "errors", "events", "signatures", "testing")
+_MODULES = ("environments", "errors", "events", "signatures", "tasks", "testing")
 
 # Written out, because type checkers and editors read no expressions; tests/test_layout.py keeps it equal to the above.
 __all__ = [
@@ -68,6 +75,7 @@ __all__ = [
     "CallFailed",
     "ConfigurationError",
     "Event",
+    "Guidance",
     "LimitReached",
     "Limits",
     "MissingExtraError",
@@ -84,8 +92,10 @@ __all__ = [
     "environments",
     "errors",
     "events",
+    "local_lm",
     "signatures",
     "subscribe",
+    "tasks",
     "testing",
 ]
 

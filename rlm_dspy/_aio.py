@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import os
 import queue
 import signal
@@ -177,40 +178,49 @@ class Threads:
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Start ``function(*args, **kwargs)`` in a thread, under a copy of the caller's context."""
+        outcome: Future[T] = Future()
+
+        def settle(result: T, failure: BaseException | None) -> None:
+            if failure is not None:
+                outcome.set_exception(failure)
+            else:
+                outcome.set_result(result)
+
+        self._start(outcome.set_running_or_notify_cancel, functools.partial(function, *args, **kwargs), settle)
+        return outcome
+
+    def _start(
+        self, wanted: Callable[[], bool], call: Callable[[], Any], settle: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        """Run ``call`` in a thread if it is still ``wanted`` there, and give what came of it to ``settle``."""
         if self._pid != os.getpid():
             self._reset()
         context = contextvars.copy_context()
-        outcome: Future[T] = Future()
 
         def job() -> None:
-            if not outcome.set_running_or_notify_cancel():
+            if not wanted():
                 return
+            result = failure = None
             with self._lock:
                 self._busy += 1
             try:
-                result = context.run(function, *args, **kwargs)
+                result = context.run(call)
             except BaseException as error:
-                failure: BaseException | None = error
-            else:
-                failure = None
+                failure = error
             with self._lock:
                 self._busy -= 1
             if isinstance(failure, StopIteration):
                 # A future cannot carry it to a coroutine; whoever awaits would wait for ever.
                 stopped, failure = failure, RuntimeError(f"StopIteration: {failure}".rstrip(": "))
                 failure.__cause__ = stopped
-            if failure is not None:
-                outcome.set_exception(failure)
-            else:
-                outcome.set_result(result)
+            settle(result, failure)
 
         with self._lock:
             if self._idle > 0:
                 self._idle -= 1
                 self._work.put(job)
-                return outcome
+                return
         threading.Thread(target=self._loop, args=(job,), name=self._name, daemon=True).start()
-        return outcome
 
     def _loop(self, job: Callable[[], None] | None) -> None:
         work = self._work
@@ -233,7 +243,28 @@ class Threads:
 
     async def run(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Await ``function(*args, **kwargs)`` run in a thread; cancelling stops the waiting, not the thread."""
-        return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[T] = loop.create_future()
+
+        def wanted() -> bool:
+            return not waiter.cancelled()
+
+        def settle(result: T, failure: BaseException | None) -> None:
+            # Straight to the loop: a future of threads in between would cost as much again as the way itself.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_settle, waiter, result, failure)
+
+        self._start(wanted, functools.partial(function, *args, **kwargs), settle)
+        return await waiter
+
+
+def _settle(waiter: asyncio.Future[T], result: T, failure: BaseException | None) -> None:
+    if waiter.done():
+        return
+    if failure is not None:
+        waiter.set_exception(failure)
+    else:
+        waiter.set_result(result)
 
 
 threads = Threads()

@@ -74,9 +74,10 @@ class _Entries(list[dict[str, Any]]):
 
 
 class ReplyKeeper(BaseCallback):
-    """Keeps the root's reply as the LM gave it, also where nothing can be parsed from it.
+    """Keeps the root's reply as the LM gave it, with the reasoning text that came in a field of its own.
 
-    Active for the root's own calls only: DSPy's callbacks cost a tenth of a millisecond at each of a call's stages.
+    Active only for calls of the root that need it: DSPy's callbacks cost a tenth of a millisecond at each of a call's
+    stages.
     """
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:

@@ -3,8 +3,9 @@
     documents = read(["report.txt", "sales.csv", "src"])
     rlm(context=documents.context, query="…")
 
-Text is decoded without loss, JSON is parsed, JSONL and CSV become lists of records, and a folder becomes a dict of its
-texts. Whatever was guessed, kept as it was, or left out is said in `Documents.notes`.
+Text is decoded without loss, JSON is parsed, JSONL, CSV and spreadsheets become lists of records, PDF, Word and
+PowerPoint files become text with a line before each page or slide (`rlm_dspy.office`), and a folder becomes a dict of
+its texts. Whatever was guessed, kept as it was, or left out is said in `Documents.notes`.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from rlm_dspy import formats
+from rlm_dspy import formats, office
 from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.office_kinds import OfficeKind, office_kind
 
 STDIN = "-"
 _NAMED = 5
-_READS = "this version reads text, JSON, CSV and folders"
+_READS = "text, JSON, CSV, PDF, Word, PowerPoint, spreadsheets and folders are read"
 
 
 class DocumentError(ConfigurationError):
@@ -57,16 +59,23 @@ class Documents:
         return next(iter(self.items.values())) if len(self.items) == 1 else dict(self.items)
 
 
-def read(paths: Iterable[str | os.PathLike[str]], *, stdin: IO[Any] | None = None) -> Documents:
+def read(
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    stdin: IO[Any] | None = None,
+    busy: Callable[[str], Any] | None = None,
+) -> Documents:
     """Read documents.
 
     Args:
         paths: Files and folders; ``"-"`` is standard input. One that is given twice is read once. Documents go by
             their file names, by as much of their paths as it takes where names are the same.
         stdin: Read for ``"-"``, bytes or text; ``sys.stdin`` if None.
+        busy: Called with the name of each PDF or office file before it is read, which may take a while.
 
     Raises:
-        DocumentError: One does not exist, cannot be read, or is of a kind this version does not read.
+        DocumentError: One does not exist, cannot be read, or is of a kind that is not read.
+        MissingExtraError: One is a PDF or office file, and the extra ``documents`` is not installed.
     """
     sources: dict[str, str] = {}
     notes: list[str] = []
@@ -81,15 +90,17 @@ def read(paths: Iterable[str | os.PathLike[str]], *, stdin: IO[Any] | None = Non
     names = _names(list(sources.values()))
     items: dict[str, Any] = {}
     sizes: dict[str, int] = {}
-    for path, name in zip(sources.values(), names, strict=True):
-        if path == STDIN:
-            found = _stdin(stdin)
-        elif os.path.isdir(path):
-            found = folder(Path(path))
-        else:
-            found = _file(Path(path))
-        items[name], sizes[name] = found.value, found.size
-        notes += [f"{name}: {note}" for note in found.notes]
+    with office.Reader(busy) as reader:
+        for path, name in zip(sources.values(), names, strict=True):
+            if path == STDIN:
+                found = _stdin(stdin, reader)
+            elif os.path.isdir(path):
+                found = folder(Path(path), reader)
+            else:
+                found = _file(Path(path), reader)
+            items[name], sizes[name] = found.value, found.size
+            notes += [f"{name}: {note}" for note in found.notes]
+        notes += reader.notes
     return Documents(items, sizes, tuple(notes))
 
 
@@ -115,7 +126,7 @@ def _names(paths: list[str]) -> list[str]:
     return names
 
 
-def _stdin(stdin: IO[Any] | None) -> Found:
+def _stdin(stdin: IO[Any] | None, reader: office.Reader) -> Found:
     source = stdin if stdin is not None else sys.stdin
     if source is None:
         raise DocumentError("standard input is closed, so '-' cannot be read")
@@ -125,6 +136,9 @@ def _stdin(stdin: IO[Any] | None) -> Found:
         raise DocumentError(f"standard input cannot be read: {error.strerror or error}") from error
     if isinstance(data, str):
         return Found(data, len(data.encode("utf-8", "surrogatepass")))
+    kind = office_kind("", data)
+    if kind is not None:
+        return _office("standard input", data, kind, reader)
     text, note = _text(data, "standard input")
     return Found(text, len(data), note)
 
@@ -156,14 +170,22 @@ def _typed(source: IO[Any]) -> Any:
         os.close(wake)
 
 
-def _file(path: Path) -> Found:
+def _file(path: Path, reader: office.Reader) -> Found:
     data = _bytes(path)
-    office = formats.office_kind(path.name, data)
-    if office is not None:
-        raise DocumentError(f"{path} is {office.what}; {_READS}. {office.convert}")
+    kind = office_kind(path.name, data)
+    if kind is not None:
+        return _office(str(path), data, kind, reader)
     text, notes = _text(data, str(path))
     value, more = formats.parse(path.name, text)
     return Found(value, len(data), (*notes, *more))
+
+
+def _office(where: str, data: bytes, kind: OfficeKind, reader: office.Reader) -> Found:
+    try:
+        value, notes = reader.read(where, data, kind)
+    except office.OfficeError as error:
+        raise DocumentError(f"{where} {error}") from error
+    return Found(value, len(data), notes)
 
 
 def _text(data: bytes, where: str) -> tuple[str, tuple[str, ...]]:
@@ -183,8 +205,13 @@ def _bytes(path: Path) -> bytes:
         raise DocumentError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def folder(root: Path) -> Found:
+def folder(root: Path, reader: office.Reader | None = None) -> Found:
     """A dict of relative path to text; hidden files and folders, links that lead out, and all but text are left out.
+
+    Args:
+        root: The folder.
+        reader: Reads the PDF and office files in it, where the extra ``documents`` is installed; without one they are
+            left out.
 
     Raises:
         DocumentError: A file or folder in it cannot be read.
@@ -192,6 +219,7 @@ def folder(root: Path) -> Found:
     texts: dict[str, str] = {}
     left_out: dict[str, list[str]] = {}
     guessed: list[str] = []
+    said: list[str] = []
     size = 0
     inside = os.path.realpath(root)
 
@@ -222,22 +250,57 @@ def folder(root: Path) -> Found:
                 skip("not a regular file", path)
                 continue
             data = _bytes(path)
-            decoded = None if formats.office_kind(name, data) else formats.decode(data)
+            relative = path.relative_to(root).as_posix()
+            kind = office_kind(name, data)
+            if kind is not None:
+                why = _office_text(relative, data, kind, reader, texts, said)
+                if why is None:
+                    size += len(data)
+                else:
+                    skip(why, path)
+                continue
+            decoded = formats.decode(data)
             if decoded is None:
                 skip("not text", path)
                 continue
             text, note = decoded
-            relative = path.relative_to(root).as_posix()
             texts[relative] = text
             size += len(data)
             if note:
                 guessed.append(relative)
-    notes = [f"left out, {why}: {_list(names)}" for why, names in left_out.items()]
+    notes = [f"left out, {why}: {_count(names)}{_list(names)}" for why, names in left_out.items() if why]
     if guessed:
         notes.append(f"not UTF-8, read as Latin-1: {_list(guessed)}")
+    more = f"and {len(said) - 2 * _NAMED:,} more notes on PDF and office files"
+    notes += said if len(said) <= 2 * _NAMED + 1 else [*said[: 2 * _NAMED], more]
     if not texts:
         notes.append("no text in this folder")
     return Found(texts, size, tuple(notes))
+
+
+def _office_text(
+    name: str,
+    data: bytes,
+    kind: OfficeKind,
+    reader: office.Reader | None,
+    texts: dict[str, str],
+    notes: list[str],
+) -> str | None:
+    """Put the text of a PDF or office file into ``texts``, or say why it is left out."""
+    if kind.reader is None:
+        return f"{kind.what} ({kind.convert})"
+    if reader is None:
+        return "PDF and office files (rlm_dspy.documents.read reads them)"
+    if not office.available(kind.reader):
+        return f"PDF and office files (to have them read: pip install 'rlm-dspy[{office.EXTRA}]')"
+    try:
+        value, more = reader.read(name, data, kind, as_text=True)
+    except office.OfficeError as error:
+        notes.append(f"left out: {name} {error}")
+        return ""
+    texts[name] = value
+    notes += [f"{name}: {note}" for note in more]
+    return None
 
 
 def _is_regular(path: Path) -> bool:
@@ -245,6 +308,10 @@ def _is_regular(path: Path) -> bool:
         return stat.S_ISREG(path.stat().st_mode)
     except OSError:
         return False
+
+
+def _count(names: list[str]) -> str:
+    return f"{len(names):,} files, " if len(names) > _NAMED else ""
 
 
 def _list(names: list[str]) -> str:

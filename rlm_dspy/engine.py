@@ -10,10 +10,12 @@ import dspy
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy import watched
+from rlm_dspy._aio import threads
 from rlm_dspy.calls import Meter
 from rlm_dspy.environments.base import Session
 from rlm_dspy.errors import LimitReached, RunFailed
 from rlm_dspy.loop import Ending, Loop
+from rlm_dspy.providers import diagnose, secrets
 from rlm_dspy.redact import error_text, hide
 from rlm_dspy.render import one_line
 from rlm_dspy.run import Run
@@ -37,8 +39,9 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
             trajectory so far as its attribute ``trajectory``.
     """
     run.attach()
-    for lm in (run.program.sub_lm, dspy.settings.lm, *(getattr(p, "lm", None) for p in run.program.predictors())):
-        hide((getattr(lm, "kwargs", None) or {}).get("api_key"))
+    for lm in (run.program.sub_lm, dspy.settings.lm, *(getattr(p, "lm", None) for p in _predictors(run.program))):
+        for secret in secrets(lm):
+            hide(secret)
     meter = Meter(run.ledger, dspy.settings.usage_tracker)
     async with bridged(home):
         with dspy.context(usage_tracker=meter):
@@ -49,7 +52,7 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
                     run.events.emit(
                         ev.RunEnded(
                             outcome="failed",
-                            error=error_text(error),
+                            error=await explained(error, run.program.act),
                             usage=run.ledger.usage().to_dict(),
                             seconds=run.events.elapsed,
                         )
@@ -58,12 +61,40 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
                 raise
 
 
+def _predictors(program: dspy.Module) -> list[dspy.Predict]:
+    """As ``program.predictors()``, without going through the program's history of LM calls, thousands of entries."""
+    modules = [value for value in vars(program).values() if isinstance(value, dspy.Module)]
+    return [p for module in modules for p in ([module] if isinstance(module, dspy.Predict) else module.predictors())]
+
+
 def attach_trajectory(error: BaseException, run: Run) -> None:
     """Give ``error`` the turns of ``run`` so far as its attribute ``trajectory``."""
     try:
         error.trajectory = Trajectory.from_events(run.events)  # type: ignore[attr-defined]
     except AttributeError:
         pass  # an exception class with __slots__ carries no more than it declares
+
+
+async def explained(error: BaseException, predictor: Any) -> str:
+    """The text of ``error``, with the fix where it is a known one of an LM; ``error`` gets that as a note too.
+
+    Args:
+        error: Why the run ended.
+        predictor: Whose LM was called last.
+    """
+    text = error_text(error)
+    # An exception that must not be held up, such as a cancellation, has no fix.
+    if not isinstance(error, Exception):
+        return text
+    lm = getattr(predictor, "lm", None) or dspy.settings.lm
+    # In a thread, because a local server may be asked for its models.
+    fix = await threads.run(diagnose, error, lm)
+    if fix is None:
+        return text
+    note = f"Fix: {fix}"
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+    return f"{text}\n{note}"
 
 
 async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
@@ -105,11 +136,13 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Me
             raise error
         try:
             outputs = await loop.extract()
-            outcome = Outcome("extracted", limit=ending.limit, error=error_text(error) if error else None)
+            text = await explained(error, run.program.act) if error else None
+            outcome = Outcome("extracted", limit=ending.limit, error=text)
             final_reasoning = f"extracted after {ending.limit or 'an error'}"
         except Exception as extract_error:
+            text = await explained(error or extract_error, run.program.act if error else run.program.extract)
             error = error or extract_error
-            outcome = Outcome("failed", limit=ending.limit, error=error_text(error))
+            outcome = Outcome("failed", limit=ending.limit, error=text)
             outputs = dict.fromkeys(run.signature.output_fields)
     usage = run.ledger.usage().to_dict()
     usage["by_model"] = meter.get_total_tokens()

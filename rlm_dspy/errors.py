@@ -4,6 +4,7 @@
     └── RLMError                      anything raised by rlm_dspy on purpose
         ├── ConfigurationError        the program is set up wrongly; also a ValueError
         │   └── MissingExtraError     an optional dependency is not installed; also an ImportError
+        ├── LocalModelError           a model of this machine cannot be fetched or served
         ├── SandboxUnavailableError   the environment cannot start as asked on this machine
         ├── CallFailed                a host function failed; raised into the code that called it
         ├── ValueTooLargeError        a value does not fit the channel's cap; also a ValueError
@@ -50,6 +51,10 @@ class MissingExtraError(ConfigurationError, ImportError):
 
 class SandboxUnavailableError(RLMError, RuntimeError):
     """The environment cannot be opened as asked on this machine; the message says which layer is missing."""
+
+
+class LocalModelError(RLMError, RuntimeError):
+    """A model cannot be fetched, verified or served on this machine; the message says what to do."""
 
 
 class CallFailed(RLMError, RuntimeError):

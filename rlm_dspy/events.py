@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import copy
 import dataclasses
 import logging
 import threading
@@ -233,11 +234,17 @@ class EventLog:
             self._subscribers = (*self._subscribers, subscriber)
 
     def emit(self, event: Event) -> Event:
-        """Number and stamp ``event``, append it, and hand it to the subscribers."""
+        """Number and stamp ``event``, append it, and hand it to the subscribers.
+
+        Args:
+            event: A new one; what was emitted before, in this log or another, is copied.
+        """
         with self._lock:
-            event = dataclasses.replace(
-                event, seq=len(self._events), at=round(self.elapsed, 6), depth=self._run.depth
-            )
+            if event.seq >= 0:
+                event = copy.copy(event)
+            # It is in nobody else's hands yet; a copy of a frozen object for each event would be most of the cost.
+            fields = vars(event)
+            fields["seq"], fields["at"], fields["depth"] = len(self._events), round(self.elapsed, 6), self._run.depth
             self._events.append(event)
             for subscriber in self._subscribers:
                 try:

@@ -13,7 +13,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -50,37 +49,6 @@ def decode(data: bytes) -> tuple[str, str] | None:
     if b"\0" in data:
         return None
     return data.decode("latin-1"), "not UTF-8, read as Latin-1"
-
-
-@dataclass(frozen=True)
-class OfficeKind:
-    """A kind of file that has to be converted first: what it is, and how to get text out of it."""
-
-    what: str
-    convert: str
-
-
-_PDF = OfficeKind("a PDF", "Convert it with: pdftotext -layout FILE.pdf FILE.txt")
-_OFFICE = OfficeKind(
-    "an office document",
-    "Convert it with: libreoffice --headless --convert-to txt FILE (to csv for a spreadsheet, to pdf for slides, "
-    "and then pdftotext)",
-)
-_OFFICE_NAMES = frozenset(
-    f".{ending}"
-    for ending in "docx docm dotx odt xlsx xlsm xlsb ods pptx pptm odp epub pages numbers key".split()
-)
-_OLE = bytes.fromhex("d0cf11e0a1b11ae1")
-
-
-def office_kind(name: str, data: bytes) -> OfficeKind | None:
-    """What kind of PDF or office file this is, by its content or name; None for every other."""
-    suffix = PurePath(name).suffix.lower()
-    if data.startswith(b"%PDF-"):
-        return _PDF
-    if data.startswith((_OLE, rb"{\rtf")) or (suffix in _OFFICE_NAMES and data.startswith(b"PK\x03\x04")):
-        return _OFFICE
-    return None
 
 
 def parse(name: str, text: str) -> Parsed:

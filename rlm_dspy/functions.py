@@ -39,7 +39,7 @@ LLM_QUERY = FunctionInfo(
 )
 LLM_QUERY_BATCHED = FunctionInfo(
     "llm_query_batched(prompts: list[str]) -> list[str]",
-    "ask about many prompts at once, answers in the same order; a failed one is a string beginning with [ERROR]",
+    "ask about many prompts at once; the answers in their order",
 )
 SHOW_VARS = FunctionInfo("SHOW_VARS() -> dict[str, str]", "the variables that exist, with their types")
 BUDGET = FunctionInfo("budget() -> dict[str, float | None]", "what is left of the limits")
@@ -58,6 +58,9 @@ class HostFunctions:
         self._width = asyncio.Semaphore(run.limits.max_concurrency)
         self._adapter = PlainTextAdapter(dspy.settings.adapter)
         self._sub_agents: _compat.SubAgents | None = None
+        self._roles: tuple[Any, ...] = ()
+        self._given = self._wanted = ""
+        self._plain = False
 
     def all(self) -> dict[str, HostFunction]:
         """Name to function, as `rlm_dspy.environments.base.Session.run` takes them."""
@@ -139,10 +142,14 @@ class HostFunctions:
     async def _ask(self, prompt: str) -> str:
         sub, predictors = self._run.program.sub, self._sub_predictors()
         first, last = predictors[0].signature, predictors[-1].signature
-        adapter = self._adapter if sub is predictors[0] and PlainTextAdapter.fits(first) else None
+        if self._roles != (first, last, sub):
+            # DSPy collects a signature's fields anew each time it is asked for them.
+            self._given, self._wanted = next(iter(first.input_fields)), [*last.output_fields][-1]
+            self._plain = sub is predictors[0] and PlainTextAdapter.fits(first)
+            self._roles = first, last, sub
         lm = self._run.program.sub_lm if self._own_sub_lm() is None else None
-        prediction = await call(sub, adapter, lm, **{next(iter(first.input_fields)): prompt})
-        return str(prediction[[*last.output_fields][-1]])
+        prediction = await call(sub, self._adapter if self._plain else None, lm, **{self._given: prompt})
+        return str(prediction[self._wanted])
 
     def _sub_predictors(self) -> list[dspy.Predict]:
         """``sub``, or what the module in its place is made of: the first is asked, the last one's output told."""

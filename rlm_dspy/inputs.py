@@ -13,7 +13,7 @@ import dspy
 import pydantic
 from pydantic_core import PydanticUndefined
 
-from rlm_dspy import documents
+from rlm_dspy import documents, first_look
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.signatures.contract import PREVIEW, SHORT, VariableInfo
 
@@ -83,18 +83,31 @@ def _text(data: bytes) -> str | bytes:
         return data
 
 
-def describe(name: str, value: Any, desc: str = "") -> VariableInfo:
+def describe(name: str, value: Any, desc: str = "", look: str | None = None) -> VariableInfo:
     """What the root may know of ``value``: type, size and a short preview, never the whole of a large one.
 
     Args:
         name: The variable's name.
         value: Its value on the host.
         desc: The field's description.
+        look: The task, to show lines of a large text for it (`rlm_dspy.first_look`); None for no such look.
     """
     # DSPy gives a field without a description the placeholder "${name}".
     desc = "" if desc == f"${{{name}}}" else " ".join(desc.split())
     preview, whole = _preview(value)
-    return VariableInfo(name, _type_name(value), _size(value), preview, whole, desc)
+    about = VariableInfo(name, _type_name(value), _size(value), preview, whole, desc)
+    if whole or not isinstance(value, str):
+        return about
+    lines = "" if look is None else first_look.look(value, look)
+    return dataclasses.replace(about, look=lines, form=first_look.form(value))
+
+
+def default_instructions(signature: type[dspy.Signature]) -> bool:
+    """True if the signature's instructions are the sentence that DSPy makes of its field names."""
+    inputs, outputs = (
+        ", ".join(f"`{name}`" for name in fields) for fields in (signature.input_fields, signature.output_fields)
+    )
+    return bool(signature.instructions.strip() == f"Given the fields {inputs}, produce the fields {outputs}.")
 
 
 def task_text(values: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from rlm_dspy.errors import ConfigurationError, RLMError
@@ -112,7 +112,7 @@ class Ledger:
     def usage(self) -> Usage:
         """A copy of the account as it stands."""
         with self._lock:
-            return Usage(**{**asdict(self._usage), "seconds": round(time.monotonic() - self._started, 6)})
+            return replace(self._usage, seconds=round(time.monotonic() - self._started, 6))
 
     @property
     def seconds_left(self) -> float | None:

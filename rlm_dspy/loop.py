@@ -8,6 +8,7 @@ was computed: a terminal error before the first finished turn is raised as it is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +23,10 @@ from rlm_dspy._aio import caught, threads
 from rlm_dspy.calls import call, keeping_replies
 from rlm_dspy.environments.base import CellError, CellResult, Submission
 from rlm_dspy.functions import HostFunctions
+from rlm_dspy.guide import Guide
 from rlm_dspy.redact import error_text
 from rlm_dspy.run import Run, Stopped
-from rlm_dspy.signatures import Contract, ConversationAdapter, Exchange
+from rlm_dspy.signatures import Contract, ConversationAdapter, Exchange, demonstration
 from rlm_dspy.signatures.conversation import conversing, cut
 
 VALIDATION_SECONDS = 10.0
@@ -53,11 +55,14 @@ class Loop:
         self.adapter = ConversationAdapter(dspy.settings.adapter)
         self.task = inputs_.task_text(run.inputs)
         self.final_reasoning = ""
+        self.guidance = run.program.guidance
+        self._facts = Contract("", (), (), ())
+        self.guide = Guide(run)
 
     async def open(self) -> Ending | None:
         """Open the session and hand it the inputs; an ending if a limit struck first."""
         run = self.run
-        run.conversation.contract = self._contract().render()
+        self._tell()
         run.conversation.replay_reasoning = _compat.replays_reasoning(
             getattr(run.program.act, "lm", None) or dspy.settings.lm
         )
@@ -111,6 +116,9 @@ class Loop:
                 return Ending(error=error)
             if outputs is not None:
                 return Ending(outputs=outputs)
+            if self.guide.stuck:
+                run.events.emit(ev.LimitStruck(limit="repeats", where="turns"))
+                return Ending(limit="repeats")
         run.events.emit(ev.LimitStruck(limit=limit, where="turns"))
         return Ending(limit=limit)
 
@@ -137,6 +145,9 @@ class Loop:
                 outputs = {name: prediction[name] for name in run.signature.output_fields}
         except Exception as error:
             run.events.emit(ev.Extracted(error=error_text(error), seconds=_since(started)))
+            if self.guide.doubted:
+                # It was submitted, and there is none better.
+                return self.guide.doubted[-1]
             raise
         run.events.emit(ev.Extracted(seconds=_since(started)))
         return outputs
@@ -146,24 +157,28 @@ class Loop:
         run, conversation = self.run, self.run.conversation
         conversation.reply, conversation.reasoning_content = None, None
         started = time.monotonic()
-        with conversing(conversation), keeping_replies():
+        # Where parsing sees all that is needed of a reply, it is not looked at twice.
+        seen = isinstance(run.program.act, dspy.Predict) and not conversation.replay_reasoning
+        with conversing(conversation), contextlib.nullcontext() if seen else keeping_replies():
             work = call(run.program.act, self.adapter, task=self.task, turns=conversation.traced_turns())
             try:
                 prediction = await run.bounded(work)
             except AdapterParseError:
-                if conversation.reply is None:
+                if conversation.reply is None and not seen:
                     raise
-                reply = conversation.reply
+                # A reply without any text is never parsed.
+                reply = conversation.reply = conversation.reply or ""
                 problem = (
                     "[Error] There is no Python code in your reply. Put the code into one block that starts with "
-                    "```python and ends with ```."
+                    "```python and ends with ```. If you have the answer, reply with this, your answer put in:\n"
+                    f"```python\n{self._facts.submit_example()}\n```"
                     if reply.strip()
                     else "[Error] Your reply was empty. Reply with a plan and one ```python block."
                 )
                 run.events.emit(
                     ev.Acted(turn=run.turn, reply=reply, reasoning=reply, error=problem, seconds=_since(started))
                 )
-                self._end_turn(problem, error=True)
+                self._end_turn(self.guide.noted(reply, problem), error=True)
                 return None
         reasoning, code = str(prediction.reasoning or ""), str(prediction.code or "")
         if conversation.reply is None:
@@ -180,6 +195,9 @@ class Loop:
     async def _execute(self, code: str) -> dict[str, Any] | None:
         """Run the turn's code; the validated outputs if it submitted them."""
         run = self.run
+        if (refused := self.guide.refuse_code(code)) is not None:
+            self._executed(code, CellResult(error=CellError("RefusedError", refused, refused)))
+            return None
         if "dspy" in code:
             await run.bounded(self.functions.install_sub_agents())
         interrupt = getattr(run.session, "interrupt", None)
@@ -194,14 +212,16 @@ class Loop:
             printed = str(getattr(run.session, "partial_output", ""))
             submission = getattr(run.session, "partial_submission", None)
             outputs, refusal = await self._validated(submission) if submission is not None else (None, None)
-            self._executed(CellResult(stdout=printed, error=error), outputs, refusal)
+            self._executed(code, CellResult(stdout=printed, error=error), outputs, refusal)
             if outputs is not None:
                 return outputs
             raise
         outputs = refusal = None
         if result.submission is not None:
             outputs, refusal = await self._validated(result.submission)
-        self._executed(result, outputs, refusal)
+            if outputs is not None and (doubt := self.guide.doubt(code, result, outputs)) is not None:
+                outputs, refusal = None, f"[Error] SUBMIT was refused: {doubt}"
+        self._executed(code, result, outputs, refusal)
         if result.lost and outputs is None:
             # The inputs are still here on the host; only what code had made of them is gone.
             self.functions.forget_sub_agents()
@@ -223,7 +243,11 @@ class Loop:
             return None, "[Error] SUBMIT was refused: checking the values took longer than there was time"
 
     def _executed(
-        self, result: CellResult, outputs: dict[str, Any] | None = None, refusal: str | None = None
+        self,
+        code: str,
+        result: CellResult,
+        outputs: dict[str, Any] | None = None,
+        refusal: str | None = None,
     ) -> None:
         """Record what a cell did and end the turn with it."""
         run = self.run
@@ -244,7 +268,10 @@ class Loop:
                 host_seconds=result.host_seconds,
             )
         )
-        self._end_turn(output or "(no output: print what you want to see)", error=error is not None)
+        output = output or "(no output: print what you want to see)"
+        if outputs is None:
+            output = self.guide.remarks(code, result, output)
+        self._end_turn(output, error=error is not None)
 
     def _end_turn(self, output: str, *, error: bool) -> None:
         """Settle the turn and put what the root will see of it into the conversation, truncated for good."""
@@ -255,14 +282,14 @@ class Loop:
             Exchange(
                 reply=conversation.reply or "",
                 output=observation,
-                status=self._status(),
+                status=self._status(output, error),
                 reasoning_content=conversation.reasoning_content,
             )
         )
         run.events.emit(ev.TurnEnded(turn=run.turn, observation=observation, error=error))
 
-    def _status(self) -> str:
-        """The line on what is left, before the next turn."""
+    def _status(self, output: str, failed: bool) -> str:
+        """What is left before the next turn, and what to do in it."""
         run = self.run
         left = run.limits.max_iters - run.turn
         if left <= 0:
@@ -278,7 +305,19 @@ class Loop:
             parts.append(f"less than {share} of the time left")
         if left == 1:
             parts.append("this is the last turn: SUBMIT now")
-        return f"[{'; '.join(parts)}]"
+        status = f"[{'; '.join(parts)}]"
+        return f"{status}\n{self._facts.reminder(failed, output)}" if self.guidance.repeat_task else status
+
+    def _tell(self) -> None:
+        """Put the contract and the demonstration into the conversation."""
+        run, guidance = self.run, self.guidance
+        contract = self._facts = self._contract()
+        run.conversation.guidance = guidance
+        shown = guidance.demonstration or bool(getattr(run.program.act, "demos", None))
+        facts = contract.render(short=guidance.short_contract)
+        run.conversation.contract = f"{demonstration.FRESH}{facts}" if shown else facts
+        if guidance.demonstration:
+            run.conversation.demonstration = demonstration.messages(contract, guidance)
 
     def _contract(self) -> Contract:
         run, limits = self.run, self.run.limits
@@ -290,9 +329,15 @@ class Loop:
         lines.append(f"{run.program.max_output_chars:,} characters of output are shown of each turn")
         fields = run.signature.input_fields
         return Contract(
-            task=run.signature.instructions,
+            task="" if self.task and inputs_.default_instructions(run.signature) else run.signature.instructions,
+            question=self.task,
             variables=tuple(
-                inputs_.describe(name, value, str((fields[name].json_schema_extra or {}).get("desc") or ""))
+                inputs_.describe(
+                    name,
+                    value,
+                    str((fields[name].json_schema_extra or {}).get("desc") or ""),
+                    look=self.task if self.guidance.first_look else None,
+                )
                 for name, value in run.inputs.items()
             ),
             functions=self.functions.infos(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import dspy
@@ -17,7 +17,7 @@ from rlm_dspy.environments.base import Environment
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.ledger import Limits
 from rlm_dspy.run import Run
-from rlm_dspy.signatures import Act, Sub, extract_signature
+from rlm_dspy.signatures import Act, Guidance, Sub, extract_signature
 from rlm_dspy.signatures.predictor import PicklableSignature, RolePredict
 from rlm_dspy.streaming import Home, find_home
 
@@ -61,6 +61,7 @@ class RLM(PicklableSignature):
         max_concurrency: int = 32,
         extract_seconds: float = 60.0,
         on_limit: OnLimit = "extract",
+        guidance: Guidance | bool | Mapping[str, bool] = True,
     ) -> None:
         """
         Args:
@@ -82,6 +83,8 @@ class RLM(PicklableSignature):
             extract_seconds: Wall time for ``extract`` after a limit.
             on_limit: ``"extract"`` returns the best answer with ``outcome`` saying what happened; ``"raise"`` raises
                 `rlm_dspy.LimitReached` or `rlm_dspy.RunFailed`, which carry the same prediction.
+            guidance: The aids that let a small model play the root (`rlm_dspy.Guidance`): True for all, False for none,
+                or such as ``{"demonstration": False}`` for all but one.
 
         Raises:
             ConfigurationError: The signature cannot be read, names collide, or a limit is out of range.
@@ -107,6 +110,7 @@ class RLM(PicklableSignature):
         self.max_concurrency = max_concurrency
         self.extract_seconds = extract_seconds
         self.on_limit = on_limit
+        self.guidance = _guidance(guidance)
         self._factory = _factory(interpreter, interpreter_factory)
         self._tools = _tools(tools)
         self._check()
@@ -141,10 +145,12 @@ class RLM(PicklableSignature):
             view._factory = _factory(where.get("interpreter"), where.get("interpreter_factory"))
         if "tools" in options:
             view._tools = _tools(options.pop("tools"))
+        if "guidance" in options:
+            view.guidance = _guidance(options.pop("guidance"))
         allowed = {*Limits.names(), "max_output_chars", "verbose", "sub_lm", "on_limit"}
         unknown = sorted(options.keys() - allowed)
         if unknown:
-            known = sorted(allowed | {"interpreter", "interpreter_factory", "tools"})
+            known = sorted(allowed | {"interpreter", "interpreter_factory", "tools", "guidance"})
             raise ConfigurationError(f"unknown options {unknown}; the options are {', '.join(known)}")
         for name, value in options.items():
             setattr(view, name, value)
@@ -277,6 +283,13 @@ def _factory(
             f"not {type(chosen).__name__}"
         )
     return chosen
+
+
+def _guidance(given: Guidance | bool | Mapping[str, bool]) -> Guidance:
+    try:
+        return Guidance.of(given)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
 
 
 # The constructor's parameter of the same name hides the module inside of it.

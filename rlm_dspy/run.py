@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
-from rlm_dspy._aio import caught
 from rlm_dspy.environments.base import Session
 from rlm_dspy.events import EventLog
 from rlm_dspy.ledger import Ledger, Limits
@@ -70,32 +69,27 @@ class Run:
         self.session: Session
         self.events = EventLog(self)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Future[str] | None = None
+        self._bounds: list[_Bound] = []
         self._stop_reason: str | None = None
 
     def attach(self) -> None:
         """Bind the run to the event loop that drives it."""
         self._loop = asyncio.get_running_loop()
-        self._stop = self._loop.create_future()
-        if self._stop_reason is not None:
-            self._stop.set_result(self._stop_reason)
 
     def request_stop(self, reason: str = "interrupted") -> None:
         """Ask the run to stop where it is and give its best answer. From any thread; the first reason counts."""
         if self._stop_reason is not None:
             return
         self._stop_reason = reason
-        loop, stop = self._loop, self._stop
-        if loop is not None and stop is not None:
-
-            def set_reason() -> None:
-                if not stop.done():
-                    stop.set_result(reason)
-
+        if self._loop is not None:
             try:
-                loop.call_soon_threadsafe(set_reason)
+                self._loop.call_soon_threadsafe(self._strike)
             except RuntimeError:
                 pass  # the loop has ended, and the run with it
+
+    def _strike(self) -> None:
+        for bound in tuple(self._bounds):
+            bound.strike()
 
     @property
     def stop_reason(self) -> str | None:
@@ -108,7 +102,7 @@ class Run:
         """Await ``work``, but not past ``max_seconds`` or a requested stop.
 
         Args:
-            work: A coroutine.
+            work: A coroutine; it runs in the calling task.
             interrupt: Called at the limit to make ``work`` end by itself with what it has; it then has ``grace``
                 seconds to do so.
             grace: Seconds.
@@ -116,26 +110,75 @@ class Run:
         Raises:
             Stopped: A limit struck and ``work`` was cancelled.
         """
-        assert self._stop is not None
-        task = asyncio.ensure_future(caught(work))
+        bound = _Bound(interrupt, grace)
+        left = self.ledger.seconds_left
+        timer = None if left is None else bound.loop.call_later(left, bound.strike)
+        self._bounds.append(bound)
+        if self._stop_reason is not None:
+            bound.loop.call_soon(bound.strike)
         try:
-            either: set[asyncio.Future[Any]] = {task, self._stop}
-            await asyncio.wait(either, timeout=self.ledger.seconds_left, return_when="FIRST_COMPLETED")
-            if not task.done() and interrupt is not None:
-                interrupt()
-                await asyncio.wait({task}, timeout=grace)
-            if task.cancelled():
+            return await work
+        except asyncio.CancelledError:
+            if not bound.cancelled_from_outside():
+                if bound.cancelled:
+                    raise Stopped(self._stop_reason or "max_seconds") from None
                 # Nobody cancelled this run: an LM or a library below it gave up in this way.
-                raise RuntimeError("the call was cancelled from within")
-            if task.done():
-                result, fatal = task.result()
-                if fatal is not None:
-                    raise fatal
-                return result
-            raise Stopped(self._stop_reason or "max_seconds")
+                raise RuntimeError("the call was cancelled from within") from None
+            raise
+        except Exception:
+            if bound.cancelled and not bound.cancelled_from_outside():
+                raise Stopped(self._stop_reason or "max_seconds") from None
+            raise
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
-                if not task.cancelled():
-                    task.exception()  # retrieved, so that asyncio does not report it as lost
+            self._bounds.remove(bound)
+            bound.end()
+            if timer is not None:
+                timer.cancel()
+
+
+class _Bound:
+    """What `Run.bounded` does at a limit to the task it runs in.
+
+    The task is cancelled, as ``asyncio.timeout`` does it, rather than a second one beside it: a turn waits twice for
+    work, and each task more costs several passes of the event loop.
+    """
+
+    def __init__(self, interrupt: Callable[[], Any] | None, grace: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.loop = asyncio.get_running_loop()
+        self.cancelled = False
+        self._task = task
+        self._before = task.cancelling()
+        self._interrupt = interrupt
+        self._grace = grace
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = self._struck = False
+
+    def strike(self) -> None:
+        """The limit is reached. Only the first strike counts."""
+        if self._ended or self._struck:
+            return
+        self._struck = True
+        if self._interrupt is None:
+            self._cancel()
+            return
+        self._timer = self.loop.call_later(self._grace, self._cancel)
+        self._interrupt()
+
+    def _cancel(self) -> None:
+        if not self._ended:
+            self.cancelled = True
+            self._task.cancel()
+
+    def cancelled_from_outside(self) -> bool:
+        """Whether somebody else has cancelled the task as well; theirs goes before."""
+        return self._task.cancelling() - self.cancelled > self._before
+
+    def end(self) -> None:
+        """The work is over: strike no more, and take the cancellation back."""
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.cancelled:
+            self._task.uncancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import inspect
 import json
+import re
 import types
 import typing
 from typing import Any
@@ -126,6 +127,46 @@ def validate(submission: Submission, signature: type[dspy.Signature]) -> dict[st
         more = [f"and {len(problems) - _NAMED} more"] if len(problems) > _NAMED else []
         raise Refused("; ".join(problems[:_NAMED] + more))
     return outputs
+
+
+def doubt(
+    submission: Submission, outputs: dict[str, Any], signature: type[dspy.Signature], seen_zero: bool = True
+) -> str | None:
+    """Why an answer that fits its types may not be meant, or None: it is empty, a placeholder, or a container for text.
+
+    Args:
+        submission: As it was given.
+        outputs: What `validate` made of it.
+        signature: The task signature.
+        seen_zero: An output before this one has shown a 0, so that this answer is no surprise.
+    """
+    given = {**dict(zip(outputs, submission.args, strict=False)), **submission.kwargs}
+    for name, value in outputs.items():
+        field = signature.output_fields[name]
+        if name not in given:
+            continue
+        if field.annotation is str and isinstance(given[name], (list, tuple, dict, set, frozenset)):
+            kind = type(given[name]).__name__
+            return f"{name} is to be one text (str), and it got a {kind} of {len(given[name])}. Submit the text itself."
+        if isinstance(value, str) and value.strip().lower().strip("<>{}[]\"'") in _PLACEHOLDERS | {name.lower()}:
+            return f"{name} is {one_line(value)!r}, which is no answer. {_AGAIN}"
+        if not seen_zero and value == 0 and type(value) in (int, float):
+            return f"{name} is 0 before any output has shown it. {_AGAIN}"
+        if isinstance(value, str) and len(value) < 200 and _SURRENDER.search(value):
+            return f"{name} is {one_line(value)!r}, which gives up. {_AGAIN}"
+        if value is None or (isinstance(value, (list, tuple, dict, set, frozenset)) and not value):
+            return f"{name} is empty ({value!r}). {_AGAIN}"
+    return None
+
+
+_SURRENDER = re.compile(
+    r"\b((not|never|no \w+|no \w+ \w+|nothing) (found|available|mentioned|known|specified|provided)"
+    r"|(don't|do not|cannot|can't|could not|couldn't|unable to) (know|find|determine|answer|be (found|determined))"
+    r"|unknown)\b",
+    re.IGNORECASE,
+)
+_PLACEHOLDERS = frozenset({"", "...", "…", "answer", "value", "result", "your answer", "none", "null"})
+_AGAIN = "Look at the data again; if this is the answer all the same, submit it once more."
 
 
 def convert(value: Any, annotation: Any) -> Any:

@@ -43,6 +43,8 @@ from dspy.lm15 import (
     Usage,
 )
 
+from rlm_dspy.signatures.demonstration import FRESH
+
 __all__ = ["Call", "Policy", "Reply", "ScriptedLM", "code", "oracle"]
 
 
@@ -96,14 +98,20 @@ class Call:
     @property
     def observations(self) -> int:
         """How many outputs the root has been shown in this run, demonstrations not counted."""
-        users = [m["content"] for m in self.messages if m["role"] == "user"]
-        first = max((n for n, text in enumerate(users) if text.startswith("# Task\n")), default=0)
-        return len(users) - first - 1
+        return sum(1 for message in self.own if message["role"] == "user") - 1
 
     @property
     def turn(self) -> int:
-        """How many replies the conversation holds already."""
-        return sum(1 for m in self.messages if m["role"] == "assistant")
+        """How many replies the conversation holds already, demonstrations not counted."""
+        return sum(1 for message in self.own if message["role"] == "assistant")
+
+    @property
+    def own(self) -> list[dict[str, str]]:
+        """The messages of the run itself: its first one, with the task, and all that follow."""
+        users = [number for number, message in enumerate(self.messages) if message["role"] == "user"]
+        begins = ("# Task\n", FRESH)
+        first = max((n for n in users if self.messages[n]["content"].startswith(begins)), default=min(users, default=0))
+        return self.messages[first:]
 
 
 Policy = Iterable["str | Reply"] | Callable[[Call], "str | Reply"]

@@ -3,8 +3,11 @@
     root.py          `Act`, the root's signature and the default strategy; `Sub`; `extract_signature`
     dialect.py       the fixed rules of a reply, and taking code out of whatever a model wrote
     contract.py      the facts of one run, rendered for its first message
+    guidance.py      `Guidance`, the aids of small models, each a switch
+    demonstration.py the built-in worked example, as turns
     conversation.py  the turns of one run and how they become messages
     predictor.py     `RolePredict`, whose saved state holds demonstrations of its own role only
+    answers.py       taking the last answer out of a reply that does not keep to the form
     adapter.py       `ConversationAdapter` and `PlainTextAdapter`, on DSPy's public adapter surface
 
 Strategy and contract are kept apart. The *strategy* is ``signature.instructions``: optimisers rewrite it, it is saved.
@@ -24,6 +27,7 @@ from rlm_dspy.signatures.adapter import ConversationAdapter, PlainTextAdapter
 from rlm_dspy.signatures.contract import Contract, FunctionInfo, OutputInfo, VariableInfo
 from rlm_dspy.signatures.conversation import Conversation, Exchange
 from rlm_dspy.signatures.dialect import DIALECT, find_code
+from rlm_dspy.signatures.guidance import Guidance
 from rlm_dspy.signatures.root import STRATEGY, Act, Sub, extract_signature
 
 __all__ = [
@@ -35,6 +39,7 @@ __all__ = [
     "ConversationAdapter",
     "Exchange",
     "FunctionInfo",
+    "Guidance",
     "OutputInfo",
     "PlainTextAdapter",
     "Sub",

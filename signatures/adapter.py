@@ -16,10 +16,23 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
+from rlm_dspy.signatures.answers import salvage
 from rlm_dspy.signatures.conversation import Conversation, Message, assistant, current, user
-from rlm_dspy.signatures.dialect import DIALECT, find_code
+from rlm_dspy.signatures.demonstration import reply
+from rlm_dspy.signatures.dialect import DIALECT, MARKED_DIALECT, find_code, labelled_code
+from rlm_dspy.signatures.guidance import Guidance
 
 Signature = type[dspy.Signature]
+
+_PLAIN: dict[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    list[str]: "a JSON list of texts",
+    list[int]: "a JSON list of whole numbers",
+}
+"""Outputs of which one alone is asked for in plain words, without field markers."""
 
 
 class ConversationAdapter(dspy.Adapter):
@@ -39,7 +52,9 @@ class ConversationAdapter(dspy.Adapter):
         """The messages of one request: for ``act`` all turns so far, for ``extract`` those and one last question."""
         conversation = current()
         if _acts(signature, conversation):
-            messages = [_system(signature), *_demos(demos)]
+            guidance = conversation.guidance if conversation else Guidance()
+            messages = [_system(signature, guidance)]
+            messages += _demos(demos, guidance) or (conversation.demonstration if conversation else [])
             messages += conversation.messages() if conversation else _from_inputs(inputs)
             if conversation:
                 conversation.sent = messages
@@ -49,7 +64,7 @@ class ConversationAdapter(dspy.Adapter):
         # The root's own last request is the prefix; what came after it is the last turn.
         prefix = conversation.sent[: len(conversation.sent) - _own(conversation)]
         messages = [*prefix, *conversation.messages()]
-        question = self._question(signature, demos)
+        question = self._question(signature, demos, conversation.guidance.short_contract)
         if messages and messages[-1]["role"] == "user":
             messages[-1] = user(f"{messages[-1]['content']}\n\n{question}")
         else:
@@ -66,25 +81,32 @@ class ConversationAdapter(dspy.Adapter):
         if conversation is not None:
             conversation.reply = completion
         if _acts(signature, conversation):
-            reply = find_code(completion)
-            if not reply.code:
+            strict = conversation is not None and not conversation.guidance.salvage
+            found = labelled_code(completion) if strict else find_code(completion)
+            if not found.code:
                 raise AdapterParseError(
                     adapter_name=type(self).__name__,
                     signature=signature,
                     lm_response=completion,
                     message="The reply has no Python code in it.",
                 )
-            return {"reasoning": reply.reasoning, "code": reply.code}
+            return {"reasoning": found.reasoning, "code": found.code}
         return self._parse_answer(signature, completion)
 
-    def _question(self, signature: Signature, demos: list[dict[str, Any]]) -> str:
+    def _question(self, signature: Signature, demos: list[dict[str, Any]], short: bool) -> str:
         outputs = _outputs_only(signature)
         parts = [signature.instructions.strip()]
         for demo in demos:
             if all(demo.get(name) is not None for name in outputs.output_fields):
                 answer = self.inner.format_assistant_message_content(outputs, demo)
                 parts.append(f"For example, for the task\n{demo.get('task', '')}\nthe answer was:\n{answer}")
-        parts.append(re.sub(r"\n{3,}", "\n\n", self.inner.format_field_structure(outputs)))
+        names = list(outputs.output_fields)
+        annotation = outputs.output_fields[names[0]].annotation
+        if short and len(names) == 1 and annotation in _PLAIN:
+            kind = _PLAIN[annotation]
+            parts.append(f"Reply with the value of `{names[0]}` ({kind}) and with nothing else: no code, no words.")
+        else:
+            parts.append(re.sub(r"\n{3,}", "\n\n", self.inner.format_field_structure(outputs)))
         return "\n\n".join(part for part in parts if part.strip())
 
     def _parse_answer(self, signature: Signature, completion: str) -> dict[str, Any]:
@@ -93,13 +115,14 @@ class ConversationAdapter(dspy.Adapter):
             return self.inner.parse(outputs, completion)
         except AdapterParseError:
             pass
+        fields = {name: field.annotation for name, field in outputs.output_fields.items()}
         try:
             return dspy.JSONAdapter().parse(outputs, completion)
         except AdapterParseError:
-            names = list(outputs.output_fields)
-            if len(names) == 1 and outputs.output_fields[names[0]].annotation is str and completion.strip():
-                return {names[0]: completion.strip()}
-            raise
+            found = salvage(completion, fields)
+            if found is None:
+                raise
+            return found
 
 
 class PlainTextAdapter(dspy.Adapter):
@@ -142,12 +165,13 @@ def _acts(signature: Signature, conversation: Conversation | None) -> bool:
     return "code" in signature.output_fields and not (conversation is not None and conversation.extracting)
 
 
-def _system(signature: Signature) -> Message:
+def _system(signature: Signature, guidance: Guidance) -> Message:
     strategy = signature.instructions.strip()
-    return {"role": "system", "content": f"{DIALECT}\n\n{strategy}" if strategy else DIALECT}
+    dialect = DIALECT if guidance.plain_dialect else MARKED_DIALECT
+    return {"role": "system", "content": f"{dialect}\n\n{strategy}" if strategy else dialect}
 
 
-def _demos(demos: list[dict[str, Any]]) -> list[Message]:
+def _demos(demos: list[dict[str, Any]], guidance: Guidance) -> list[Message]:
     """Each demonstration as a short conversation of real turns; what is not one of ``act``'s is passed over."""
     messages: list[Message] = []
     for demo in demos:
@@ -155,8 +179,7 @@ def _demos(demos: list[dict[str, Any]]) -> list[Message]:
             continue
         messages += _from_inputs(demo, prefix="# Example task\n")
         reasoning = str(demo.get("reasoning") or "").strip()
-        code = f"```python\n{str(demo['code']).strip()}\n```"
-        messages.append(assistant(f"{reasoning}\n\n{code}" if reasoning else code))
+        messages.append(assistant(reply(reasoning, str(demo["code"]).strip(), guidance)))
     return messages
 
 

@@ -6,12 +6,17 @@ never from saved state; nothing here is optimised, traced or saved.
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 PREVIEW = 500
 SHORT = 1_000
+_NOTHING = re.compile(r"(\s|\b0(\.0)?\b|\[\]|\{\}|\(\)|set\(\)|\bNone\b|''|Counter\(\)|\bnan\b|,)*", re.ASCII)
+REPEATED = 400
+"""Characters of the task that are repeated after each output."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class VariableInfo:
         preview: Python literal of the whole value where it is short, of its head and tail otherwise.
         whole: True if ``preview`` is the whole value.
         desc: The field's description, ``""`` if it has none.
+        look: Lines of a large text as they are, shown in place of ``preview``; ``""`` without a first look.
+        form: How a large text is written: ``"records"``, one a line; ``"json"``, one JSON object a line; ``"prose"``.
     """
 
     name: str
@@ -33,6 +40,8 @@ class VariableInfo:
     preview: str
     whole: bool
     desc: str = ""
+    look: str = ""
+    form: Literal["records", "json", "prose"] = "records"
 
     def summary(self) -> str:
         """Type and size on one line."""
@@ -65,6 +74,8 @@ class Contract:
         task: The user's own instructions (the signature's docstring), verbatim.
         limits: One fact a line, such as ``"20 turns"``.
         environment: What the interpreter says of itself (``execution_instructions``), or ``""``.
+        question: The short text inputs, which say what is asked where the instructions say it of every call; ``""`` if
+            there are none.
     """
 
     task: str
@@ -74,13 +85,70 @@ class Contract:
     limits: tuple[str, ...] = ()
     environment: str = ""
     notes: tuple[str, ...] = field(default=())
+    question: str = ""
 
-    def render(self) -> str:
-        """The text of the run's first message."""
+    def render(self, short: bool = False) -> str:
+        """The text of the run's first message.
+
+        Args:
+            short: In few lines, the task last, in place of a titled section for each kind of fact.
+        """
+        return self._short() if short else self._long()
+
+    def reminder(self, failed: bool = False, output: str = "?") -> str:
+        """The task in short and what to do next, as they are repeated after an output.
+
+        Args:
+            failed: The code ended in an error.
+            output: What is shown of it.
+        """
+        if failed:
+            advice = "The code failed. Look at how the data is written and reply with corrected code."
+        elif is_nothing(output):
+            advice = (
+                "Nothing was found, which may mean that the code looks for the wrong thing. Print some lines that come "
+                f"close and try again. {self._submit_line('Only if it is right, reply')}"
+            )
+        else:
+            advice = f"{self._submit_line('If this output gives the answer itself, reply')} If not, go on with code."
+        return f"Task: {cut_line(self._asked())}\n{advice}"
+
+    def _asked(self) -> str:
+        return "\n".join(part for part in (self.task.strip(), self.question.strip()) if part)
+
+    def _short(self) -> str:
+        parts = []
+        if self.functions:
+            parts.append("Functions you may call:\n" + "\n".join(map(_function, self.functions)))
+        about = " ".join(self.environment.split())
+        if self.limits:
+            about = f"{about} Limits: {'; '.join(self.limits)}.".strip()
+        if about:
+            parts.append(about)
+        parts.extend(self.notes)
+        parts += [_brief_variable(variable, self.question) for variable in self.variables]
+        parts.append(f"Task: {self._asked()}\n{self._submit_line('Give the answer')}{self._output_notes()}")
+        return "\n\n".join(parts)
+
+    def _submit_line(self, how: str) -> str:
+        types = "; ".join(f"{output.name}: {output.type}" for output in self.outputs)
+        return f"{how} with {self.submit_example()}, {types}."
+
+    def _output_notes(self) -> str:
+        notes = [f"\n- {output.name}: {output.desc}" for output in self.outputs if output.desc]
+        notes += [
+            f"\n- {output.name} follows the JSON schema {json.dumps(output.schema, ensure_ascii=False)}"
+            for output in self.outputs
+            if output.schema
+        ]
+        return "".join(notes)
+
+    def _long(self) -> str:
         parts = [f"# Task\n{self.task.strip()}"]
         if self.variables:
             parts.append("# Variables\nAlready set in the REPL:\n" + "\n".join(map(_variable, self.variables)))
-        parts.append("# Functions\nCallable in the REPL:\n" + "\n".join(map(_function, self.functions)))
+        if self.functions:
+            parts.append("# Functions\nCallable in the REPL:\n" + "\n".join(map(_function, self.functions)))
         parts.append(self._answer())
         if self.environment.strip():
             parts.append(f"# Environment\n{self.environment.strip()}")
@@ -93,21 +161,43 @@ class Contract:
         """How an answer is given, such as ``"SUBMIT(answer: str, score: float)"``."""
         return f"SUBMIT({', '.join(f'{output.name}: {output.type}' for output in self.outputs)})"
 
+    def submit_example(self) -> str:
+        """How an answer is given, as code with gaps: ``SUBMIT(answer=...)``."""
+        return f"SUBMIT({', '.join(f'{output.name}=...' for output in self.outputs)})"
+
     def _answer(self) -> str:
-        lines = [f"# Answer\nCall `{self.submit_call()}` in code to give the answer; that ends the run."]
-        for output in self.outputs:
-            if output.desc:
-                lines.append(f"- {output.name}: {output.desc}")
-            if output.schema:
-                lines.append(f"- {output.name} follows the JSON schema {json.dumps(output.schema, ensure_ascii=False)}")
-        return "\n".join(lines)
+        call = f"Call `{self.submit_call()}` in code to give the answer; that ends the run."
+        return f"# Answer\n{call}{self._output_notes()}"
+
+
+def is_nothing(output: str) -> bool:
+    """True if ``output`` shows that nothing was found: ``0``, ``[]``, ``None``, or several of these."""
+    return len(output) < 100 and _NOTHING.fullmatch(output) is not None
 
 
 def _variable(variable: VariableInfo) -> str:
     line = f"- `{variable.name}`: {variable.summary()}"
     if variable.desc:
         line += f" - {variable.desc}"
+    if variable.look:
+        return f"{line}\n{variable.look}"
     return f"{line}\n  {'=' if variable.whole else 'begins and ends'} {variable.preview}"
+
+
+def _brief_variable(variable: VariableInfo, question: str = "") -> str:
+    if variable.whole and variable.type == "str" and ast.literal_eval(variable.preview) == question:
+        return f"Variable `{variable.name}`: the text of the task below."
+    about = f" - {variable.desc}" if variable.desc else ""
+    if variable.whole:
+        return f"Variable `{variable.name}` = {variable.preview}  # {variable.type}{about}"
+    look = variable.look or f"It begins and ends: {variable.preview}"
+    return f"Variable `{variable.name}` is already set: {variable.summary()}{about}\n{look}"
+
+
+def cut_line(text: str, limit: int = REPEATED) -> str:
+    """``text`` on one line, its end left out where it is longer than ``limit`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[:limit].rstrip()} …"
 
 
 def _function(function: FunctionInfo) -> str:

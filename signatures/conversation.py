@@ -12,7 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlm_dspy.signatures.guidance import Guidance
+
 Message = dict[str, Any]
+
+EMPTY_REPLY = "(empty reply)"
+"""What is sent back in the place of a reply without text."""
 
 TRACED_CHARS = 600
 TRACED_TURNS = 8
@@ -36,7 +41,7 @@ class Exchange:
 
     def observation(self) -> str:
         """The user message that follows the reply."""
-        return f"{self.output}\n\n{self.status}" if self.status else self.output
+        return f"Output:\n{self.output}\n\n{self.status}" if self.status else f"Output:\n{self.output}"
 
 
 @dataclass
@@ -51,6 +56,8 @@ class Conversation:
         sent: The messages of the last request of the root.
         replay_reasoning: Send ``reasoning_content`` back with the replies; for LMs that keep the two apart.
         extracting: The turns are over and the next request is ``extract``'s.
+        demonstration: The messages of the built-in demonstration, empty if there is to be none.
+        guidance: The aids that the root is given.
     """
 
     contract: str
@@ -60,15 +67,17 @@ class Conversation:
     sent: list[Message] = field(default_factory=list)
     replay_reasoning: bool = False
     extracting: bool = False
+    demonstration: list[Message] = field(default_factory=list)
+    guidance: Guidance = field(default_factory=Guidance)
 
     def messages(self) -> list[Message]:
         """The contract and every turn, without system message and demonstrations."""
         rendered: list[Message] = [user(self.contract)]
         for exchange in self.exchanges:
-            # Providers refuse an empty assistant message; the observation then says that the reply was empty.
-            if exchange.reply:
-                reasoning = exchange.reasoning_content if self.replay_reasoning else None
-                rendered.append(assistant(exchange.reply, reasoning))
+            # Providers refuse an assistant message without text, and chat templates two user messages in a row.
+            said = bool(exchange.reply.strip())
+            reasoning = exchange.reasoning_content if said and self.replay_reasoning else None
+            rendered.append(assistant(exchange.reply if said else EMPTY_REPLY, reasoning))
             rendered.append(user(exchange.observation()))
         return rendered
 

@@ -13,12 +13,26 @@ import re
 from dataclasses import dataclass
 
 DIALECT = """\
-You work in a Python REPL. Reply with a short plan in plain words, then one fenced block:
+You solve a task by writing Python in a REPL. Reply with a short plan in plain words, then one fenced block:
 ```python
 # code
 ```
 The block is run and you are shown what it printed, the value of its last expression, and any traceback. Then it is \
+your turn again. Variables, functions and imports stay. Long output is cut in the middle. When the printed value is \
+the answer, call SUBMIT with it."""
+
+MARKED_DIALECT = """\
+You work in a Python REPL. Reply in this form, and nothing after it:
+[[ ## reasoning ## ]]
+a short plan in plain words
+
+[[ ## code ## ]]
+Python code
+
+[[ ## completed ## ]]
+The code is run and you are shown what it printed, the value of its last expression, and any traceback. Then it is \
 your turn again. Variables, functions and imports stay from turn to turn. Long output is cut in the middle."""
+"""`DIALECT` in the field markers of DSPy's ``ChatAdapter``."""
 
 _PYTHON = frozenset({"", "python", "py", "python3", "py3", "repl", "ipython", "pycon", "tool_code", "code"})
 _SECTION = re.compile(r"^[ \t]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
@@ -60,6 +74,26 @@ def find_code(text: str) -> Reply:
         if said.code:
             return Reply(f"{thought.strip().removeprefix('<think>').strip()}\n{said.reasoning}".strip(), said.code)
     return _find(text)
+
+
+def labelled_code(text: str) -> Reply:
+    """Prose and code of a reply that keeps to the form: closed fences labelled as Python, or DSPy's field markers."""
+    parts = _SECTION.split(_lf(text))
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    if "code" in sections:
+        return Reply(sections.get("reasoning", "").strip(), sections["code"].strip("\n"))
+    prose: list[str] = []
+    blocks: list[str] = []
+    block: list[str] | None = None
+    for line in _lf(text).split("\n"):
+        if block is None and line.strip() == "```python":
+            block = []
+        elif block is not None and line.strip() == "```":
+            blocks.append("\n".join(block))
+            block = None
+        else:
+            (prose if block is None else block).append(line)
+    return Reply("\n".join(prose).strip(), "\n\n".join(blocks))
 
 
 def _find(text: str) -> Reply:
@@ -290,6 +324,58 @@ def _parse(code: str) -> ast.AST | None:
             continue
         return tree
     return None
+
+
+def string_constants(code: str) -> list[str]:
+    """The texts that stand in ``code`` as they are, in order, without those of ``print`` and without docstrings."""
+    tree = _parse(code)
+    skipped = {
+        id(node)
+        for call in ast.walk(tree or ast.Module([], []))
+        for node in (
+            ast.walk(call)
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("print", "SUBMIT")
+            else [call.value]
+            if isinstance(call, ast.Expr)
+            else []
+        )
+    }
+    texts = [
+        node for node in ast.walk(tree or ast.Module([], []))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped
+    ]
+    return [node.value for node in sorted(texts, key=lambda node: (node.lineno, node.col_offset))]
+
+
+def only_constants(code: str) -> bool:
+    """True if ``code`` is nothing but calls on constants, such as ``SUBMIT(answer=0)``: it computes nothing."""
+    tree = _parse(code)
+    if not isinstance(tree, ast.Module):
+        return False
+    calls = [line.value for line in tree.body if isinstance(line, ast.Expr) and isinstance(line.value, ast.Call)]
+    functions = [call.func for call in calls]
+    return len(calls) == len(tree.body) and all(
+        isinstance(node, _CONSTANT) or (isinstance(node, ast.Name) and node in functions)
+        for call in calls
+        for node in ast.walk(call)
+    )
+
+
+def typed_numbers(code: str) -> set[str]:
+    """The numbers that calls of ``SUBMIT`` in ``code`` were given as constants, as Python writes them."""
+    numbers = set()
+    for node in ast.walk(_parse(code) or ast.Module([], [])):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "SUBMIT":
+            for value in (*node.args, *(keyword.value for keyword in node.keywords)):
+                if isinstance(value, ast.Constant) and type(value.value) in (int, float):
+                    numbers.add(str(value.value))
+    return numbers
+
+
+_CONSTANT = (
+    *(ast.Call, ast.keyword, ast.Constant, ast.Load),
+    *(ast.List, ast.Tuple, ast.Dict, ast.Set, ast.UnaryOp, ast.unaryop),
+)
 
 
 _ACTS = (

@@ -11,14 +11,13 @@ from typing import Any
 import dspy
 
 STRATEGY = """\
-Answer the task by working on the variables with code.
-Look before you compute: print sizes, a few samples, the shape of the data. You cannot see a variable unless you print \
-a part of it, and only a small part of a large one fits in your view.
-Count, search, filter, sort and join in Python. Use the sub-LM for what needs reading and judgement, give it all the \
-text it needs in the prompt, and send many prompts at once with the batched call.
+Solve the task with code that works on the variables. The data is in the variables already: never retype it.
+Look before you compute: print a few samples. You see of a variable only what you print.
+Count, search, filter, sort and join in Python, with short tests such as `"word" in line`: long patterns miss.
+Use the sub-LM for what needs reading and judgement: give it all the text it needs in the prompt, and send many \
+prompts at once with the batched call.
 Check surprising results (zero, empty, far too many) before you rely on them. Keep exact values in variables and pass \
-those on; do not retype them.
-Submit only what you have seen in an output, in the types that are asked for."""
+those on. Submit only what you have seen in an output, in the types that are asked for."""
 
 
 class Act(dspy.Signature):

@@ -24,12 +24,13 @@ FOLDERS = {"rlm_dspy": "rlm_dspy", **{f"rlm_dspy.{room}": room for room in ROOMS
 LAYERS = ("leaf", "signatures", "environments", "core", "upper", "front")
 LEAVES = {"rlm_dspy", "rlm_dspy.errors", "rlm_dspy._aio", "rlm_dspy.redact"}
 UPPER = ("rlm_dspy.optimizers", "rlm_dspy.training")
-FRONT = ("rlm_dspy.cli", "rlm_dspy.quickstart")
+FRONT = ("rlm_dspy.cli", "rlm_dspy.doctor", "rlm_dspy.quickstart")
 
 # Heavy or optional: nothing of ours may load one before it is asked for.
 FOREIGN = (
     *("mlflow", "docker", "modal", "e2b", "daytona", "daytona_sdk", "prime", "prime_sandboxes", "IPython", "ipykernel"),
     *("verifiers", "torch", "transformers", "ray", "pandas", "pyarrow", "gepa", "optuna", "cloudpickle"),
+    *("pypdfium2", "docx", "pptx", "python_calamine", "xllamacpp", "huggingface_hub"),
 )
 
 

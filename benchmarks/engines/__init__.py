@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from benchmarks.work import Work
 
-ENGINES = ("bare", "rlms", "dspy", "ours")
+TITLES = {"bare": "bare", "rlms": "rlms", "dspy": "dspy.RLM", "ours": "ours"}
+"""Every engine, as ``--engines`` takes it and as tables show it."""
+
+ENGINES = tuple(TITLES)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
-"""``dspy.RLM`` with its ``LocalInterpreter``, a process that is not confined."""
+"""``dspy.RLM`` with its ``LocalInterpreter``, a process that is not confined.
+
+Set as fast as it can be: this interpreter needs no Deno, as the default one does; ``dspy.Parallel`` overlaps the starts
+of many runs, which ``asyncio.gather`` over ``acall`` does one after the other (16 runs: 0.7 s, not 2.1 s). The width of
+``llm_query_batched`` is 8 and no option (``_make_llm_tools`` of dspy 3.4.1).
+"""
 
 from __future__ import annotations
-
-import asyncio
 
 import dspy
 from dspy.primitives.local_interpreter import LocalInterpreter
@@ -28,12 +31,14 @@ def prepare(work: Work, address: str) -> Engine:
         with dspy.context(lm=root):
             _check(rlm(context=text))
 
-    async def many() -> None:
+    def many() -> None:
+        parallel = dspy.Parallel(num_threads=work.runs, max_errors=1, disable_progress_bar=True)
+        asked = dspy.Example(context=text).with_inputs("context")
         with dspy.context(lm=root):
-            for prediction in await asyncio.gather(*(rlm.acall(context=text) for _ in range(work.runs))):
+            for prediction in parallel([(rlm, asked)] * work.runs):
                 _check(prediction)
 
-    return Engine(one if work.runs == 1 else lambda: asyncio.run(many()))
+    return Engine(one if work.runs == 1 else many)
 
 
 def _check(prediction: dspy.Prediction) -> None:

@@ -1,4 +1,8 @@
-"""The paper's package, ``rlms``, in its ``local`` environment: ``exec`` in this very process, not isolated."""
+"""The paper's package, ``rlms``, in its ``local`` environment: ``exec`` in this very process, not isolated.
+
+It is its fastest one. The width of ``llm_query_batched`` is 16 and no option of ``RLM`` (``batch_max_concurrent`` of
+``LMHandler`` in rlms 0.1.3); ``max_concurrent_subcalls`` is about ``rlm_query_batched``, which is not used here.
+"""
 
 from __future__ import annotations
 

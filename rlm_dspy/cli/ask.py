@@ -16,9 +16,11 @@ from rlm_dspy import RLM, documents, environments
 from rlm_dspy import events as ev
 from rlm_dspy._aio import woken_by_signals
 from rlm_dspy.cli import exits, output
+from rlm_dspy.cli.ask_options import UNLIMITED
 from rlm_dspy.cli.interrupts import Interrupts
 from rlm_dspy.cli.models import models
-from rlm_dspy.cli.parser import UNLIMITED
+from rlm_dspy.cli.out import OutFile
+from rlm_dspy.cli.provider_errors import LastError
 from rlm_dspy.console import ConsoleSubscriber, sandbox_text
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.ledger import Limits
@@ -46,12 +48,15 @@ def run(options: argparse.Namespace) -> int:
         watch.error = str(error) if usage else error_text(error)
         code = exits.USAGE if usage else exits.ERROR
         output.say(watch.error)
+        if not usage and (fix := watch.lm_errors.fix(error)):
+            output.say(fix)
     if options.json and watch.started:
-        output.answer(output.json_text(watch.report(None)))
+        _give(options, watch, output.json_text(watch.report(None), pretty=watch.out is not None))
     return code
 
 
 def _ask(options: argparse.Namespace, watch: _Watch, stack: contextlib.ExitStack) -> int:
+    watch.out = OutFile(options.out) if options.out not in (None, "-") else None
     program = _program(options)
     root, sub = models(options.model, options.sub_model, options.api_base)
     program.sub_lm = sub
@@ -62,7 +67,8 @@ def _ask(options: argparse.Namespace, watch: _Watch, stack: contextlib.ExitStack
     subscribers: list[ev.Subscriber] = [watch, progress, interrupts.subscriber, *_event_file(options, stack)]
     for subscriber in subscribers:
         stack.enter_context(ev.subscribe(subscriber))
-    with dspy.context(lm=root):
+    callbacks = [*(dspy.settings.callbacks or []), watch.lm_errors]
+    with dspy.context(lm=root, callbacks=callbacks):
         prediction = asyncio.run(_answer(program, interrupts, {"context": found.context, "query": options.question}))
     progress.close()
     return _report(options, watch, prediction, bool(interrupts.count))
@@ -103,11 +109,33 @@ def _program(options: argparse.Namespace) -> RLM:
 def _documents(options: argparse.Namespace) -> documents.Documents:
     if documents.STDIN in options.files and sys.stdin is not None and sys.stdin.isatty() and not options.quiet:
         output.say("reading standard input; end it with Ctrl-D")
-    found = documents.read(options.files)
+    found = documents.read(options.files, busy=_Busy(options))
     if not options.quiet:
         for note in found.notes:
             output.say(note)
     return found
+
+
+class _Busy:
+    """Says once that PDF and office files are being read, which may take longer than anything else before the run."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._wanted = output.progress_wanted(options.quiet)
+
+    def __call__(self, name: str) -> None:
+        if self._wanted:
+            self._wanted = False
+            output.say(f"reading {name}")
+
+
+def _give(options: argparse.Namespace, watch: _Watch, text: str) -> bool:
+    if watch.out is None:
+        output.answer(text)
+        return True
+    written = watch.out.write(text)
+    if written and not options.quiet:
+        output.say(f"written to {options.out}")
+    return written
 
 
 def _report(options: argparse.Namespace, watch: _Watch, prediction: dspy.Prediction, interrupted: bool) -> int:
@@ -123,12 +151,16 @@ def _report(options: argparse.Namespace, watch: _Watch, prediction: dspy.Predict
         output.say(f"{reason}; this is the best answer so far, not a submitted one")
     else:
         code = exits.SUBMITTED
+    if outcome.error and not interrupted and (fix := watch.lm_errors.fix()):
+        output.say(fix)
+    written = True
     if options.json:
         trajectory = prediction.trajectory if options.json == "full" else None
-        output.answer(output.json_text(watch.report(None if outcome == "failed" else outputs, trajectory)))
+        report = watch.report(None if outcome == "failed" else outputs, trajectory)
+        written = _give(options, watch, output.json_text(report, pretty=watch.out is not None))
     elif outcome != "failed":
-        output.answer(output.outputs_text(outputs))
-    return code
+        written = _give(options, watch, output.outputs_text(outputs))
+    return code if written else exits.ERROR
 
 
 class _Watch:
@@ -137,6 +169,8 @@ class _Watch:
     def __init__(self) -> None:
         self.started = False
         self.error: str | None = None
+        self.out: OutFile | None = None
+        self.lm_errors = LastError()
         self._ended: ev.RunEnded | None = None
 
     def __call__(self, event: ev.Event, run: Run) -> None:

@@ -14,6 +14,7 @@ from rlm_dspy.errors import ConfigurationError
 
 MODEL_VARIABLE = "RLM_DSPY_MODEL"
 _SCRIPTED = "scripted:"
+_LOCAL = "local"
 _LOCAL_HOSTS = frozenset({"localhost", "::1", "0.0.0.0", "host.docker.internal"})
 
 
@@ -21,21 +22,26 @@ def models(root: str | None, sub: str | None, api_base: str | None) -> tuple[dsp
     """The root LM, and the sub-LM where it is another one.
 
     Args:
-        root: The name of the root model; ``RLM_DSPY_MODEL`` if None.
+        root: The name of the root model; ``RLM_DSPY_MODEL`` if None. ``local`` and ``local/NAME`` are embedded models.
         sub: The name of the sub-model. A script brings its own.
         api_base: Base URL of the root's server, and of the sub-model's where both are of the same provider.
 
     Raises:
-        ConfigurationError: No model is named, or a script cannot be used.
+        ConfigurationError: No model is named, a script cannot be used, or there is no such embedded model.
+        MissingExtraError: It is an embedded model, and the extra ``local`` is not installed.
     """
     root = root or os.environ.get(MODEL_VARIABLE)
     if not root:
         raise ConfigurationError(
             f"no model: give --model or set {MODEL_VARIABLE}. For example --model openai/NAME with OPENAI_API_KEY set, "
-            "--model anthropic/NAME with ANTHROPIC_API_KEY set, or a local server: "
-            "--model openai/NAME --api-base http://127.0.0.1:8000/v1"
+            "--model anthropic/NAME with ANTHROPIC_API_KEY set, a local server: "
+            "--model openai/NAME --api-base http://127.0.0.1:8000/v1, or without any of these the embedded model: "
+            "--model local. What is there on this machine is told by: rlm-dspy doctor"
         )
     root_lm = _model(root, api_base, ("root",))
+    if sub == root and is_embedded(root):
+        # One copy of its weights is enough.
+        return root_lm, root_lm
     if sub is None:
         if root.startswith(_SCRIPTED) and "sub" in _script(root):
             return root_lm, _model(root, None, ("sub",))
@@ -46,6 +52,8 @@ def models(root: str | None, sub: str | None, api_base: str | None) -> tuple[dsp
 def _model(name: str, api_base: str | None, policies: tuple[str, ...]) -> dspy.BaseLM:
     if name.startswith(_SCRIPTED):
         return _scripted(name, policies)
+    if is_embedded(name):
+        return _embedded(name)
     options: dict[str, Any] = {}
     if api_base:
         options["api_base"] = api_base
@@ -53,6 +61,18 @@ def _model(name: str, api_base: str | None, policies: tuple[str, ...]) -> dspy.B
             # Local servers ask for no key, but the clients refuse to send a request without one.
             options["api_key"] = "none"
     return dspy.LM(name, **options)
+
+
+def is_embedded(name: str) -> bool:
+    """Whether this names an embedded model rather than a provider's: ``local`` or ``local/NAME``."""
+    return name == _LOCAL or name.startswith(f"{_LOCAL}/")
+
+
+def _embedded(name: str) -> dspy.BaseLM:
+    from rlm_dspy.models import local_lm
+
+    which = name.partition("/")[2]
+    return local_lm(which) if which else local_lm()
 
 
 def _provider(name: str) -> str:

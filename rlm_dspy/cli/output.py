@@ -22,6 +22,14 @@ def answer(text: str) -> None:
         from rlm_dspy.render import printable
 
         text = printable(text)
+    page(text)
+
+
+def page(text: str) -> None:
+    """``text``, made by this program and safe for a terminal, and a line end on standard output."""
+    stream = sys.stdout
+    if stream is None:
+        return
     try:
         stream.write(_encodable(text, stream) + "\n")
         stream.flush()
@@ -58,9 +66,10 @@ def outputs_text(outputs: Mapping[str, Any]) -> str:
     return "\n".join(f"{name}: {text}" for name, text in texts.items())
 
 
-def json_text(value: Any) -> str:
-    """``value`` as JSON in ASCII, which neither an encoding nor a terminal can spoil."""
-    return json.dumps(plain(value), indent=2 if sys.stdout is not None and _isatty(sys.stdout) else None)
+def json_text(value: Any, *, pretty: bool = False) -> str:
+    """``value`` as JSON in ASCII, which neither an encoding nor a terminal can spoil; indented for people."""
+    pretty = pretty or (sys.stdout is not None and _isatty(sys.stdout))
+    return json.dumps(plain(value), indent=2 if pretty else None)
 
 
 def plain(value: Any) -> Any:
@@ -87,6 +96,11 @@ def _text(value: Any) -> str:
 def _encodable(text: str, stream: TextIO) -> str:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether ``stream`` is there and a terminal."""
+    return stream is not None and _isatty(stream)
 
 
 def _isatty(stream: TextIO) -> bool:

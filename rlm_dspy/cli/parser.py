@@ -1,37 +1,46 @@
-"""The arguments of ``rlm-dspy``. Standard library only, so that ``--help`` is quick."""
+"""The commands of ``rlm-dspy`` and their arguments. Standard library only, so that ``--help`` is quick."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
 import rlm_dspy
-from rlm_dspy.cli import exits
+from rlm_dspy.cli import ask_options, exits, model
+from rlm_dspy.cli.ask_options import DEFAULT_SIGNATURE, UNLIMITED
 
-DEFAULT_SIGNATURE = "context, query -> answer: str"
+__all__ = ["DEFAULT_SIGNATURE", "SHELLS", "UNLIMITED", "build", "parse"]
+
+SHELLS = ("bash", "zsh", "fish")
 
 _DESCRIPTION = "Recursive Language Models: questions about inputs of any size, answered by code in a confined sandbox."
-_ASK = """\
-Answer a question about documents of any size. The documents become the variable `context` of a Python sandbox; the
-model writes code that looks at them and asks a sub-model about parts of them, until it submits the answer.
+_EXAMPLES = """\
+examples:
+  rlm-dspy ask "Which clauses name a deadline?" contract.pdf --model openai/NAME
+  rlm-dspy doctor
 
-The answer is the only thing on standard output. Progress is shown on standard error if that is a terminal.
 """
-_ASK_MORE = """\
-models:
-  --model, or RLM_DSPY_MODEL, takes names as DSPy does, such as openai/NAME or anthropic/NAME. The key comes from the
-  environment (OPENAI_API_KEY, ANTHROPIC_API_KEY, ...). For a local server that speaks the OpenAI protocol:
-    rlm-dspy ask "question" FILE --model openai/NAME --api-base http://127.0.0.1:8000/v1
-  --model scripted:PATH runs the policy root(call) and optionally sub(call) of a Python file instead of a model (see
-  rlm_dspy.testing). It is for demonstrations and tests, and runs that file as it is.
+_DOCTOR = """\
+Look at this machine and say what works, what does not, and how to mend it: Python and the installed versions, the
+sandbox (it is started), memory, disk, the language model (it is asked one short question), extras, the terminal.
+Values of keys are never shown.
+"""
+_DOCTOR_MORE = """\
+exit codes:
+  0    nothing is in the way (there may be warnings)
+  1    there is a problem
+  2    usage
+  130  interrupted
+"""
+_COMPLETION = """\
+Print a script that lets the shell complete commands, options and files.
 
-documents:
-  Text in any encoding, JSON, JSON lines, CSV and TSV, folders (their text files), or - for standard input. One document
-  is `context` itself, several are a dict of name to content.
+  bash   rlm-dspy completion bash > ~/.local/share/bash-completion/completions/rlm-dspy
+  zsh    rlm-dspy completion zsh > ~/.zfunc/_rlm-dspy     (with fpath+=~/.zfunc before compinit in ~/.zshrc)
+  fish   rlm-dspy completion fish > ~/.config/fish/completions/rlm-dspy.fish
 
-Ctrl-C once asks for the best answer so far, twice gives up.
-
+In the running shell only: eval "$(rlm-dspy completion bash)", or: rlm-dspy completion fish | source
 """
 
 
@@ -45,17 +54,22 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The options of one command, its name as ``.command``.
 
     Raises:
-        SystemExit: Help was printed, or the arguments are wrong.
+        SystemExit: Help was printed, or the arguments or the configuration file are wrong.
     """
-    top, commands = _top()
+    top, ask = _top()
     # A sub-parser of argparse cannot take options between positional arguments, so it is called by hand.
     if argv and argv[0] == "ask":
-        return _parse_ask(commands["ask"], list(argv[1:]))
+        return _parse_ask(ask, list(argv[1:]))
     options = top.parse_args(list(argv))
     if options.command is None:
         top.print_help()
         top.exit(exits.USAGE)
     return options
+
+
+def build() -> argparse.ArgumentParser:
+    """The whole parser, for what is made from it, such as shell completion."""
+    return _top()[0]
 
 
 def _parse_ask(parser: _Parser, argv: list[str]) -> argparse.Namespace:
@@ -67,6 +81,14 @@ def _parse_ask(parser: _Parser, argv: list[str]) -> argparse.Namespace:
         missing = "QUESTION and FILE" if not words else "FILE (- for standard input)"
         parser.error(f"missing: {missing}")
     options.question, options.files = words[0], words[1:]
+    from rlm_dspy.cli import config
+
+    try:
+        config.complete(parser, options)
+    except config.ConfigError as error:
+        parser.error(f"--config: {error}")
+    if options.json is None and options.out is not None and options.out.lower().endswith(".json"):
+        options.json = "brief"
     return options
 
 
@@ -84,109 +106,58 @@ def _json_mode(argv: list[str]) -> list[str]:
     return result
 
 
-def _top() -> tuple[_Parser, dict[str, _Parser]]:
+def _top() -> tuple[_Parser, _Parser]:
+    raw = argparse.RawDescriptionHelpFormatter
     top = _Parser(
         prog="rlm-dspy",
         description=_DESCRIPTION,
-        epilog=exits.HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_EXAMPLES + exits.HELP,
+        formatter_class=raw,
         allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"rlm-dspy {rlm_dspy.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     ask = commands.add_parser(
         "ask",
-        usage="rlm-dspy ask QUESTION FILE... [options]",
+        usage=ask_options.USAGE,
         help="answer a question about documents",
-        description=_ASK,
-        epilog=_ASK_MORE + exits.HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=ask_options.HELP,
+        epilog=ask_options.MORE,
+        formatter_class=raw,
         allow_abbrev=False,
     )
-    _ask_arguments(ask)
-    version = commands.add_parser("version", help="print versions", allow_abbrev=False)
-    return top, {"ask": ask, "version": version}
-
-
-def _ask_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "words", metavar="QUESTION FILE...", nargs="*", help="the question; files, folders, or - for standard input"
+    ask_options.add_arguments(ask)
+    model.add_parser(commands)
+    doctor = commands.add_parser(
+        "doctor",
+        help="find out what works on this machine, and how to mend what does not",
+        description=_DOCTOR,
+        epilog=_DOCTOR_MORE,
+        formatter_class=raw,
+        allow_abbrev=False,
     )
-
-    group = parser.add_argument_group("model")
-    group.add_argument("--model", metavar="M", help="the root model (default: $RLM_DSPY_MODEL)")
-    group.add_argument("--sub-model", metavar="M", help="the model of llm_query (default: the root model)")
-    group.add_argument("--api-base", metavar="URL", help="base URL of the model's server")
-
-    group = parser.add_argument_group("task")
-    group.add_argument(
-        "--signature",
-        metavar="S",
-        default=DEFAULT_SIGNATURE,
-        help="typed outputs for the inputs context and query, such as "
-        f"'context, query -> names: list[str], count: int' (default: '{DEFAULT_SIGNATURE}')",
+    doctor.add_argument("--json", action="store_true", help="the findings as one JSON object")
+    doctor.add_argument("--model", metavar="M", help="the model to look at (default: $RLM_DSPY_MODEL)")
+    doctor.add_argument("--api-base", metavar="URL", help="base URL of its server (default: $RLM_DSPY_API_BASE)")
+    doctor.add_argument("--no-call", action="store_true", help="do not ask the model anything")
+    doctor.add_argument(
+        "--seconds", metavar="S", type=_seconds, default=4.0, help="how long the model may take to answer (4)"
     )
-
-    group = parser.add_argument_group("sandbox")
-    group.add_argument(
-        "--interpreter", metavar="NAME", default="local", help="local (confined, the default), subprocess, inprocess"
+    doctor.add_argument("--no-color", action="store_true", help="no colour (NO_COLOR is honoured too)")
+    completion = commands.add_parser(
+        "completion",
+        help="print a script for the shell's completion",
+        description=_COMPLETION,
+        formatter_class=raw,
+        allow_abbrev=False,
     )
-    group.add_argument(
-        "--env-opt", metavar="K=V", action="append", type=_pair, default=[], help="an option of it, such as memory=2GiB"
-    )
-    group.add_argument("--strict", action="store_true", help="refuse to run unless every layer of it is in force")
-
-    group = parser.add_argument_group("limits")
-    group.add_argument("--max-iters", metavar="N", type=_number(int), help="turns (20)")
-    group.add_argument("--max-llm-calls", metavar="N", type=_number(int, True), help="sub-model calls, or none (50)")
-    group.add_argument("--max-seconds", metavar="S", type=_number(float, True), help="time, or none (none)")
-    group.add_argument("--max-errors", metavar="N", type=_number(int, True), help="errors in a row, or none (none)")
-    group.add_argument("--max-concurrency", metavar="N", type=_number(int), help="sub-model calls at once (32)")
-    group.add_argument("--max-output-chars", metavar="N", type=_number(int), help="output shown of a turn (10000)")
-
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--json",
-        metavar="[full]",
-        type=_one_of("brief", "full"),
-        help="one JSON object: outputs, outcome, limit, error, usage, seconds; with the word full also trajectory",
-    )
-    group.add_argument("--events", metavar="FILE", help="write every event of the run to FILE, one JSON object a line")
-    group.add_argument("--quiet", action="store_true", help="no progress and no notes")
-    group.add_argument("--no-color", action="store_true", help="no colour (NO_COLOR is honoured too)")
-    group.add_argument("--debug", action="store_true", help="show tracebacks")
+    completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
+    commands.add_parser("version", help="print versions", allow_abbrev=False)
+    return top, ask
 
 
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form K=V")
-    return key.strip().replace("-", "_"), value
-
-
-def _number(kind: Callable[[str], Any], none: bool = False) -> Callable[[str], Any]:
-    """A converter: a number, or the text ``"none"`` where that is allowed. Ranges are checked by `Limits`."""
-
-    def convert(text: str) -> Any:
-        if none and text.lower() == "none":
-            return UNLIMITED
-        try:
-            return kind(text)
-        except ValueError:
-            what = "a whole number" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}{' or none' if none else ''}") from None
-
-    return convert
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def convert(text: str) -> str:
-        if text not in words:
-            raise argparse.ArgumentTypeError(f"takes no value but {words[-1]}, not {text!r}")
-        return text
-
-    return convert
-
-
-UNLIMITED = "none"
-"""The value of a limit that was switched off; None means that it was not given."""
+def _seconds(text: str) -> float:
+    value = ask_options.number(float)(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return float(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import dspy
@@ -14,6 +15,7 @@ from rlm_dspy import RLM, LimitReached, Run, RunFailed, subscribe
 from rlm_dspy.environments import Subprocess
 from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.errors import SandboxUnavailableError
+from rlm_dspy.run import Stopped
 from rlm_dspy.testing import Call, Reply, ScriptedLM, code
 
 BEST = "[[ ## a ## ]]\nbest guess\n\n[[ ## completed ## ]]"
@@ -253,6 +255,110 @@ def test_the_first_stop_counts_and_one_before_the_start_is_kept() -> None:
     asyncio.run(main())
     assert run.stop_reason == "first"
     run.request_stop("after the loop has gone")
+
+
+class Bounded:
+    """A run without a session, to bound work with."""
+
+    def __init__(self, **limits: Any) -> None:
+        program = RLM("q -> a", **limits)
+        self.run = Run(program, {"q": "x"}, program.limits, lambda: None)
+
+    def drive(self, check: Callable[[Run], Any]) -> None:
+        async def main() -> None:
+            self.run.attach()
+            await check(self.run)
+            task = asyncio.current_task()
+            assert task is not None and task.cancelling() == 0
+            await asyncio.sleep(0)  # a cancellation that was left behind would strike here
+
+        asyncio.run(main())
+
+
+def test_what_is_interrupted_may_still_give_its_result() -> None:
+    async def check(run: Run) -> None:
+        asked = asyncio.Event()
+
+        async def work() -> str:
+            await asked.wait()
+            return "what it had"
+
+        assert await run.bounded(work(), interrupt=asked.set) == "what it had"
+
+    Bounded(max_seconds=0.05).drive(check)
+
+
+def test_what_resists_the_interrupt_is_cancelled_after_the_grace() -> None:
+    steps: list[str] = []
+
+    async def check(run: Run) -> None:
+        async def work() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0.01)
+                steps.append("cleaned up")
+
+        with pytest.raises(Stopped, match="max_seconds"):
+            await run.bounded(work(), interrupt=lambda: steps.append("interrupted"), grace=0.05)
+
+    Bounded(max_seconds=0.05).drive(check)
+    assert steps == ["interrupted", "cleaned up"]
+
+
+def test_an_error_on_the_way_out_of_a_cancellation_is_still_the_limit() -> None:
+    async def check(run: Run) -> None:
+        async def work() -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise OSError("the connection was cut") from None
+
+        with pytest.raises(Stopped):
+            await run.bounded(work())
+
+    Bounded(max_seconds=0.05).drive(check)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the limit", "after the limit"])
+def test_a_cancellation_from_outside_goes_before_the_limit(late: bool) -> None:
+    async def check(run: Run) -> None:
+        cleaning = asyncio.Event()
+
+        async def work() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaning.set()
+                await asyncio.sleep(0.01)
+
+        async def main() -> None:
+            await run.bounded(work())
+
+        task = asyncio.create_task(main())
+        if late:
+            run.request_stop("enough")
+            await cleaning.wait()
+        else:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    Bounded().drive(check)
+
+
+def test_a_time_limit_around_a_run_is_its_callers() -> None:
+    async def check(run: Run) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await run.bounded(asyncio.Event().wait())
+        run.request_stop("enough")
+        with pytest.raises(Stopped, match="enough"):
+            async with asyncio.timeout(20):
+                await run.bounded(asyncio.Event().wait())
+
+    Bounded().drive(check)
 
 
 def test_on_limit_raise_carries_the_best_answer(sandbox: Environment) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rlm_dspy.environments.scratch import PREFIX, hold, remove_tree, sweep
 from rlm_dspy.environments.spawn import spawn
@@ -170,6 +174,71 @@ def test_kill_wakes_a_blocked_reader_and_writer(descriptors: None) -> None:
         assert not thread.is_alive()
     assert len(results) == 2
     transport.close()
+
+
+def test_what_is_written_at_once_goes_whole_or_not_at_all_and_never_waits(descriptors: None) -> None:
+    transport = start("import time; time.sleep(1000)")
+    frame = b"x" * select.PIPE_BUF
+    began = time.monotonic()
+    written = 0
+    while transport.write_now(frame):
+        written += len(frame)
+    assert written >= 1 << 16 and time.monotonic() - began < 60  # what a pipe holds at least
+    assert not transport.write_now(b"y")  # full to the last byte, because all were of the same size
+    assert not transport.write_now(b"x" * (select.PIPE_BUF + 1))  # a pipe might take a part of it
+    results: list[Any] = []
+
+    def write() -> None:
+        try:
+            transport.write(b"z")
+        except OSError as error:
+            results.append(error)
+
+    # What is to be written for good waits after all, also though the descriptor did not a moment ago.
+    waiting = threading.Thread(target=write)
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive() and not transport.write_now(b"y")
+    transport.kill()
+    waiting.join(10)
+    assert not waiting.is_alive() and len(results) == 1
+    assert not transport.write_now(b"y")
+    transport.close()
+    assert not transport.write_now(b"y")
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_GETPIPE_SZ"), reason="needs Linux's pipes of any size")
+def test_a_child_that_shrinks_the_pipe_cannot_make_the_host_wait(descriptors: None) -> None:
+    """Room that was there when the host looked may be gone when it writes."""
+    shrink = "import fcntl, os\nfcntl.fcntl(0, 1031, 4096)\nos.write(1, b'.')\nos.read(1, 1)"
+    transport = start(shrink)
+    assert transport.read(1) == b"."
+    began = time.monotonic()
+    while transport.write_now(b"x" * 4096):
+        assert time.monotonic() - began < 60
+    transport.close()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 200_000)), max_size=12))
+def test_both_ways_of_writing_keep_the_order(pieces: list[tuple[bool, int]]) -> None:
+    transport = start()
+    sent: list[bytes] = []
+
+    def write() -> None:
+        for number, (at_once, size) in enumerate(pieces):
+            data = bytes([number]) * (size % select.PIPE_BUF + 1 if at_once else size)
+            if not (at_once and transport.write_now(data)):
+                transport.write(data)
+            sent.append(data)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    sizes = [size % select.PIPE_BUF + 1 if at_once else size for at_once, size in pieces]
+    received = read_exactly(transport, sum(sizes))
+    writer.join()
+    transport.close()
+    assert received == b"".join(sent)
 
 
 def test_a_transport_that_is_dropped_is_closed(descriptors: None) -> None:

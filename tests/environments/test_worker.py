@@ -251,6 +251,43 @@ def test_a_worker_that_does_not_read_holds_nothing_up() -> None:
     run_sync(check())
 
 
+def test_small_requests_to_a_worker_that_does_not_read_hold_nothing_up() -> None:
+    """Small frames are written by whoever posts them; once the pipe is full, that must not be noticed."""
+    take_the_program = "data = b''\nwhile b'\"op\":\"hello\"' not in data: data += os.read(0, 1 << 20)"
+    channel = connect(Attacker(f"{take_the_program}\nsend(READY)\ntime.sleep(1000)"))
+    answers: list[Any] = []
+
+    def ask() -> None:
+        answers.extend(channel.request("exec", {"code": "x" * 1_900}) for _ in range(2_000))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    try:
+        before = channel.sent
+        asking.start()
+        asking.join(60)
+        assert not asking.is_alive() and before < channel.sent < 2_000 * 1_900
+    finally:
+        channel.close()
+    assert len(answers) == 2_000
+    assert all(isinstance(answer.exception(timeout=10), ChannelClosed) for answer in answers)
+
+
+def test_requests_arrive_in_the_order_in_which_they_were_made() -> None:
+    """Whichever way each is written: at once, or, being long, by the writer thread."""
+    channel = connect(Attacker("send(READY)\nfor frame in lines():\n    if frame.get('id'): done(frame['id'], frame['id'])"))
+    order: list[int] = []
+    try:
+        answers = []
+        for number in range(300):
+            answers.append(channel.request("exec", {"code": "x" * (50_000 if number % 7 == 0 else 10)}))
+            answers[-1].add_done_callback(lambda done: order.append(done.result()))
+        for answer in answers:
+            answer.result(timeout=30)
+    finally:
+        channel.close()
+    assert order == sorted(order) and len(order) == 300
+
+
 # ------------------------------------------------------------------------------------------------- memory, death
 
 

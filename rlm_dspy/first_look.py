@@ -1,0 +1,183 @@
+"""The first look: lines of a large text, for the run's first message.
+
+A root that has to spend a turn on looking may as well be shown; one that does not look guesses how the text is written.
+Shown are lines from the beginning, the middle and the end, how a line falls into words, and the lines that have rare
+words of the task in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from typing import Literal
+
+from rlm_dspy.signatures.dialect import string_constants
+
+HEAD_LINES = 3
+SAMPLES = 3
+MATCHES = 4
+WIDTH = 240
+"""Characters that are shown of one line."""
+
+SEARCHED = 16_000_000
+"""Characters of a text in which words of the task are looked for; a longer one would take 10 ms a word."""
+
+LARGE = 1_000
+"""Characters from which on a text is shown in parts."""
+
+_WORD = re.compile(r"[^\W_][\w.:-]{2,}[^\W_]")
+_RARE = 40
+_TERMS = 6
+_WORDS = 12
+_TEXT = 900
+"""Characters that are shown of a text that has no lines to speak of."""
+
+_COMMON = frozenset(
+    "about after also answer before between context count does each find first from give have here into last "
+    "least line lines list many more most much name named names number only over same text than that their them "
+    "then there these they this those times total under value were what when where which while whose with word "
+    "words would your".split()
+)
+
+
+def look(text: str, task: str = "") -> str:
+    """What is shown of ``text`` for ``task``; bounded in length whatever the text is.
+
+    Lines that are longer than `WIDTH` are cut; a text of one or two endless lines is shown by its characters.
+    """
+    head = text[: HEAD_LINES * WIDTH * 4].split("\n")[:HEAD_LINES]
+    if len(head) < HEAD_LINES or len(text) < 2 * HEAD_LINES * WIDTH:
+        middle = len(text) // 2
+        third = _TEXT // 3
+        parts = (text[:third], text[middle - third // 2 : middle + third // 2], text[-third:])
+        shown = ["It begins:\n{}\nIn its middle:\n{}\nIt ends:\n{}".format(*parts)]
+    else:
+        samples = [_line_at(text, len(text) * (2 * n + 1) // (2 * SAMPLES)) for n in range(SAMPLES)]
+        last = text[-2 * WIDTH :].rstrip("\n").rsplit("\n", 1)[-1]
+        shown = ["Its first lines:", *map(_cut, head), "Lines from its middle:", *map(_cut, samples)]
+        shown += ["Its last line:", _cut(last)]
+        if parts := _parts(samples[-1]):
+            shown.append(parts)
+    if found := matches(text, task):
+        shown += ["Lines with words of the task:", *map(_cut, found)]
+    return "\n".join(shown)
+
+
+def matches(text: str, task: str) -> list[str]:
+    """Lines of ``text`` that have rare words of ``task`` in them, at most `MATCHES`: those with the most and rarest.
+
+    A word is rare if the text has it, as written or in lower case, at most some forty times.
+    """
+    if len(text) > SEARCHED:
+        return []
+    words = [word for word in dict.fromkeys(_WORD.findall(task)) if word.lower() not in _COMMON]
+    score: dict[tuple[int, int], float] = {}
+    for word in words[:_WORDS]:
+        for form in dict.fromkeys((word, word.lower(), word.rstrip("s"))):
+            places = _places(text, form)
+            if places:
+                for place in places:
+                    line = _bounds(text, place)
+                    score[line] = score.get(line, 0.0) + 1 / len(places)
+                break
+    best = sorted(score, key=lambda line: (-score[line], line))[:MATCHES]
+    return [_around(text, start, end, words) for start, end in sorted(best)]
+
+
+def _places(text: str, word: str) -> list[int]:
+    """Where ``word`` stands, or nothing if that is in more than a few places."""
+    places: list[int] = []
+    at = text.find(word)
+    while at >= 0:
+        places.append(at)
+        if len(places) > _RARE:
+            return []
+        at = text.find(word, at + len(word))
+    return places
+
+
+def _bounds(text: str, place: int) -> tuple[int, int]:
+    """Start and end of the line round ``place``, neither further away than a line's shown width."""
+    start = text.rfind("\n", max(0, place - 4 * WIDTH), place) + 1 or max(0, place - WIDTH // 2)
+    end = text.find("\n", place, place + 4 * WIDTH)
+    return start, end if end >= 0 else min(len(text), place + WIDTH)
+
+
+def _around(text: str, start: int, end: int, words: list[str]) -> str:
+    """The line from ``start`` to ``end``; of a long one the part round the first of ``words`` in it."""
+    line = text[start:end]
+    if len(line) <= WIDTH:
+        return line
+    lower = line.lower()
+    at = min((found for word in words if (found := lower.find(word.lower())) >= 0), default=0)
+    begin = max(0, at - WIDTH // 2)
+    return ("… " if begin else "") + line[begin : begin + WIDTH]
+
+
+def counts(code: str, name: str, text: str) -> str:
+    """How often the texts that ``code`` looks for stand in ``text``, the variable ``name``: one line, or ``""``."""
+    terms = dict.fromkeys(term for term in string_constants(code) if 2 <= len(term.strip()) <= 80)
+    if not terms or len(text) > SEARCHED:
+        return ""
+    return f"In {name}: {', '.join(_count(term, text) for term in list(terms)[:_TERMS])}."
+
+
+def _count(term: str, text: str) -> str:
+    if number := text.count(term):
+        return f"{term!r} {number:,} times"
+    words = term.split(" ")
+    for end in range(len(words) - 1, 0, -1):
+        # Wording is guessed at from the end: what begins like it shows where to look.
+        start = " ".join(words[:end])
+        if len(start) > 2 and (number := text.count(start)):
+            return f"{term!r} never, but {start!r} {number:,} times"
+    return f"{term!r} never"
+
+
+def form(text: str) -> Literal["records", "json", "prose"]:
+    """How ``text`` is written, as far as a few places of it tell; what is neither JSON lines nor prose is records."""
+    lines = text[:100_000].split("\n")[:2]
+    if len(lines) == 2 and all(map(_json_keys, lines)):
+        return "json"
+    places = (len(text) * (2 * n + 1) // 10 for n in range(5))
+    votes = 0
+    for place in places:
+        window = text[place : place + 1_000]
+        marks = sum(window.count(mark) for mark in '={}|<>_\t"')
+        digits = sum(character.isdigit() for character in window)
+        sentences = len(re.findall(r"[^\W\d_][.!?][ \n]", window))
+        votes += sentences >= 2 and marks < 15 and digits < 40
+    return "prose" if votes >= 3 else "records"
+
+
+def _json_keys(line: str) -> list[str]:
+    """The keys of a line that is one JSON object, else nothing."""
+    if line.startswith("{") and line.rstrip().endswith("}"):
+        with contextlib.suppress(ValueError, RecursionError):
+            return list(json.loads(line))
+    return []
+
+
+def _parts(line: str) -> str:
+    """How a line falls into parts: the fields of a JSON object, the numbered words of a record, ``""`` for prose."""
+    if keys := _json_keys(line):
+        return f"Each line is JSON. json.loads(line) of the last one from the middle has the keys {keys[:30]}"
+    words = line[:WIDTH].split()
+    digits = sum(any(character.isdigit() for character in word) for word in words)
+    if not 3 <= len(words) <= 16 or digits < 2:
+        return ""
+    return "One line split at spaces: " + "  ".join(f"[{number}] {word}" for number, word in enumerate(words))
+
+
+def _line_at(text: str, at: int) -> str:
+    """The first line with something in it that begins behind ``at``, or what stands at ``at`` in an endless one."""
+    window = text[at : at + 8 * WIDTH]
+    _, end, rest = window.partition("\n")
+    rest = rest.lstrip("\n")
+    return rest.split("\n", 1)[0] if end and rest else window
+
+
+def _cut(line: str) -> str:
+    line = line.rstrip("\r")
+    return line if len(line) <= WIDTH + 2 else f"{line[:WIDTH]} …"

@@ -1,0 +1,86 @@
+"""`Guidance`: the aids that let a small model play the root, each a switch that can be turned off and measured.
+
+A strong model pays a few hundred prompt tokens for them, once a run. What each is worth to a small one is measured by
+``benchmarks/small_model.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """Which aids the root is given; all of them by default.
+
+    Attributes:
+        short_contract: The facts of the run in few lines, the task last. Off: one titled section for each kind of fact.
+        plain_dialect: Actions are plain words and one fenced block. Off: DSPy's field markers (``[[ ## code ## ]]``).
+        demonstration: One worked example as real turns before the task, as long as ``act`` has no demonstrations of its
+            own (compiled or given).
+        first_look: The first message shows lines from the beginning, the middle and the end of large texts. Off: their
+            first and last characters as one Python literal.
+        repeat_task: The task and the way to submit stand again after every output.
+        break_repeats: A root that sends the same code again and gets the same output again is told so, once; the next
+            time the turns end (limit ``"repeats"``) and ``extract`` answers. Turns that called the host never count.
+        check_answers: A submitted answer that is empty, or no text where text is asked for, is refused once with the
+            reason; the same answer again, or one on the last turn, is taken.
+        keep_inputs: Code that types a large text input in again (``context = "..."``) is not run; the root is told so.
+        explain_empty: Where code found nothing (``0``, ``[]``), the output says how often each text that it looked for
+            stands in the inputs.
+        salvage: Code is found wherever a reply has it: unclosed and unlabelled fences, stray language names, JSON, bare
+            code. Off: only in closed fences that are labelled as Python.
+
+    Example:
+        >>> Guidance(demonstration=False).off()
+        ('demonstration',)
+    """
+
+    short_contract: bool = True
+    plain_dialect: bool = True
+    demonstration: bool = True
+    first_look: bool = True
+    repeat_task: bool = True
+    break_repeats: bool = True
+    check_answers: bool = True
+    keep_inputs: bool = True
+    explain_empty: bool = True
+    salvage: bool = True
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The names of the switches."""
+        return tuple(field.name for field in dataclasses.fields(cls))
+
+    @classmethod
+    def of(cls, given: Guidance | bool | Mapping[str, bool]) -> Guidance:
+        """A `Guidance` from what a user writes: one, True or False for all, or a mapping of the switches to change.
+
+        Raises:
+            TypeError: ``given`` is of another type.
+            ValueError: An unknown switch.
+        """
+        if isinstance(given, cls):
+            return given
+        if isinstance(given, bool):
+            return cls(**dict.fromkeys(cls.names(), given))
+        if not isinstance(given, Mapping):
+            raise TypeError(f"guidance must be True, False, a Guidance or a mapping of its switches, not {given!r}")
+        unknown = sorted(set(given) - set(cls.names()))
+        if unknown:
+            raise ValueError(f"unknown switches {unknown} of guidance; they are {', '.join(cls.names())}")
+        wrong = sorted(name for name, value in given.items() if not isinstance(value, bool))
+        if wrong:
+            raise TypeError(f"guidance: {', '.join(wrong)} must be True or False")
+        return cls(**given)
+
+    def off(self) -> tuple[str, ...]:
+        """The names of the switches that are off."""
+        return tuple(name for name in self.names() if not getattr(self, name))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Switch to value."""
+        return dataclasses.asdict(self)

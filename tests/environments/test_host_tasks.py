@@ -1,0 +1,109 @@
+"""The tasks that answer a cell's host calls."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from rlm_dspy.environments.channel import Call
+from rlm_dspy.environments.host_tasks import HostTasks
+
+
+class Answers:
+    """Takes what a `HostTasks` replies."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[int, Any]] = []
+
+    def reply(self, call: Call, value: Any = None) -> None:
+        self.given.append((call.number, value))
+
+    def error(self, call: Call, kind: str, message: str) -> None:
+        self.given.append((call.number, f"{kind}: {message}"))
+
+    def host(self, **functions: Any) -> HostTasks:
+        return HostTasks(functions, self.reply, self.error)
+
+
+def a_call(name: str, *args: Any, number: int = 1) -> Call:
+    return Call(number, name, args, {})
+
+
+@pytest.mark.parametrize("passes", range(4))
+def test_every_call_is_answered_however_far_it_has_come_when_the_cell_ends(passes: int) -> None:
+    async def main() -> Answers:
+        answers = Answers()
+        never = asyncio.Event()
+        host = answers.host(wait=never.wait)
+        for number in (1, 2):
+            host.accept(a_call("wait", number=number))
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        await host.close()
+        host.accept(a_call("wait", number=3))
+        await asyncio.sleep(0)
+        waited = host.waited()
+        await asyncio.sleep(0.01)
+        assert host.waited() == waited  # the clock of open calls has stopped
+        return answers
+
+    answers = asyncio.run(main())
+    assert sorted(number for number, _ in answers.given) == [1, 2, 3]
+    assert all("cancelled" in text or "has ended" in text for _, text in answers.given)
+
+
+def test_the_time_that_calls_are_open_does_not_count() -> None:
+    async def main() -> None:
+        answers = Answers()
+
+        async def slow(seconds: float) -> str:
+            await asyncio.sleep(seconds)
+            return "done"
+
+        host = answers.host(slow=slow)
+        cell: Future[None] = Future()
+        host.accept(a_call("slow", 0.3))
+        start = time.perf_counter()
+        assert not await host.watch(cell, 0.1)
+        assert time.perf_counter() - start >= 0.35 and host.waited() >= 0.3
+        assert answers.given == [(1, "done")]
+        threading.Timer(0.05, cell.set_result, (None,)).start()
+        assert await host.watch(cell, None)
+        assert await host.watch(cell, 0.0)  # it has ended: there is nothing to be late with
+        await host.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_what_ends_a_program_ends_the_watching(error: BaseException) -> None:
+    async def main() -> None:
+        answers = Answers()
+
+        async def fatal() -> None:
+            raise error
+
+        host = answers.host(fatal=fatal)
+        host.accept(a_call("fatal"))
+        with pytest.raises(type(error)) as raised:
+            await host.watch(Future(), 10)
+        assert raised.value is error and len(answers.given) == 1
+        await host.close()
+
+    asyncio.run(main())
+
+
+def test_an_answer_to_a_loop_that_has_ended_is_no_error() -> None:
+    cell: Future[None] = Future()
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(Answers().host().watch(cell, None), 0.01)
+
+    asyncio.run(main())
+    cell.set_result(None)
