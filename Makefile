@@ -1,6 +1,6 @@
 # One command a task, on a fresh machine with nothing but Python 3.11 or newer.
 #
-#   make quickstart   install, then one real run over a document of several MB
+#   make quickstart   install, then one real run over a document of several MB; SCRIPTED=1: no model is downloaded
 #   make install      .venv with the project (editable) and what its development needs
 #   make test         the tests, in some minutes
 #   make test-all     all tests: also the notebooks, the wheel, the benchmarks
@@ -39,7 +39,7 @@ FIND_PYTHON = for python in $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 pyt
 help:
 	@sed -n 's/^#   make/make/p' Makefile
 
-quickstart: $(VENV)/.installed
+quickstart: $(if $(SCRIPTED),$(VENV)/.installed,$(VENV)/.installed-local)
 	@$(BIN)/python -m rlm_dspy.quickstart $(ARGS)
 
 install: $(VENV)/.installed-dev
@@ -86,10 +86,15 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
+$(VENV)/.installed-local: pyproject.toml | $(BIN)/python
+	@echo "installing the project, and what runs a model on this machine, into $(VENV), about a minute"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local]'
+	@touch $(VENV)/.installed $@
+
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@echo "installing the project and its development tools into $(VENV), about a minute"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@touch $(VENV)/.installed $@
+	@touch $(VENV)/.installed $(VENV)/.installed-local $@
 
 # The peers of the benchmark. Where they cannot be had it runs without them and says so.
 $(BENCH)/.installed: benchmarks/peers.txt | $(BIN)/python

@@ -1,14 +1,15 @@
 """How well a small model plays the root: twelve fixed questions, ours against ``dspy.RLM``, and what each aid is worth.
 
     python -m benchmarks.small_model                     # ours and dspy.RLM, and the table
-    python -m benchmarks.small_model --switches          # ours once more for each switch of rlm_dspy.Guidance, that one off
+    python -m benchmarks.small_model --switches          # ours once more for each switch of Guidance, that one off
     python -m benchmarks.small_model --model openai/NAME --api-base http://127.0.0.1:8000/v1   # another model
     python -m benchmarks.small_model --table             # the table from the transcripts, nothing is run
 
-The questions are made by `rlm_dspy.tasks` (three each that count, find, list and compare, over logs and prose of 1, 2 and
-5 MB) from a seed that was not looked at while prompts were written. Both engines have the same model at temperature 0, the
-same number of turns, the same output shown, and six minutes a question. ``dspy.RLM`` runs with its ``LocalInterpreter``.
-Every question's transcript is kept in ``benchmarks/small_model/``; a question that is there already is not run again.
+The questions are made by `rlm_dspy.tasks` (three each that count, find, list and compare, over logs and prose of 1, 2
+and 5 MB) from a seed that was not looked at while prompts were written. Both engines have the same model at temperature
+0, the same number of turns, the same output shown, and six minutes a question. ``dspy.RLM`` runs with its
+``LocalInterpreter``. Every question's transcript is kept in ``benchmarks/small_model/``; a question that is there
+already is not run again.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ KEPT = ROOT / "benchmarks" / "small_model"
 SEED = 11
 QUESTIONS = 12
 EMBEDDED = "qwen2.5-coder-1.5b-q4_k_m"
+KINDS = ("count", "find", "list", "compare")
 SECONDS = 360
 """Wall time of one question, seconds."""
 
@@ -40,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     folder = KEPT / (EMBEDDED if options.model == "local" else options.model.rsplit("/", 1)[-1])
     if not options.table:
+        runs: list[tuple[str, tuple[str, ...]]]
         runs = [("ours", ()), ("dspy.RLM", ())] if not options.engines else [(name, ()) for name in options.engines]
         if options.switches:
             from rlm_dspy import Guidance
@@ -140,7 +143,7 @@ def _run_name(engine: str, off: tuple[str, ...]) -> str:
 
 
 def table(folder: Path) -> str:
-    """Markdown: right answers of each run with their 95 % intervals, by kind, and the difference that each aid makes."""
+    """Markdown: right answers of each run with their 95 % intervals, by kind, and the difference each aid makes."""
     runs = {path.name: _results(path) for path in sorted(folder.iterdir()) if path.is_dir()} if folder.is_dir() else {}
     if not runs:
         return f"nothing has been run for {folder.name} yet\n"
@@ -148,9 +151,9 @@ def table(folder: Path) -> str:
     lines = [
         f"# A small model as the root: {folder.name}",
         "",
-        "Made by `python -m benchmarks.small_model`; the transcripts lie beside this file. Right means a score of 1; in",
-        "brackets the 95 % interval (Wilson). The difference to `ours` is over the questions that both ran, with the number of",
-        "questions won and lost.",
+        "Made by `python -m benchmarks.small_model`; the transcripts lie beside this file. Right means a score of 1;",
+        "in brackets the 95 % interval (Wilson). The difference to `ours` is over the questions that both ran, with",
+        "the number of questions won and lost.",
         "",
         "| run | right | interval | count | find | list | compare | submitted | median s | against ours |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -160,7 +163,7 @@ def table(folder: Path) -> str:
         results = runs[name]
         right = sum(map(_right, results.values()))
         low, high = wilson(right, len(results))
-        kinds = [[_right(r) for r in results.values() if r["kind"] == kind] for kind in ("count", "find", "list", "compare")]
+        kinds = [[_right(r) for r in results.values() if r["kind"] == kind] for kind in KINDS]
         seconds = sorted(r["seconds"] for r in results.values() if r["seconds"] is not None)
         submitted = sum(str(r["outcome"]).startswith("submitted") for r in results.values())
         lines.append(

@@ -96,7 +96,8 @@ class Channel:
         self._outbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._write_now: Callable[[bytes], bool] | None = getattr(transport, "write_now", None)
         # Frames keep their order: nothing is written at once while the writer thread has anything left to do.
-        self._order = threading.Lock()
+        # Reentrant, because a signal handler may interrupt a cell while its thread is in here.
+        self._order = threading.RLock()
         self._unwritten = 0
         self._ready: Future[None] = Future()
 
@@ -248,7 +249,7 @@ class Channel:
 
         if self._closed is not None:
             return
-        line = frame_line({**head, "body": Encoder().dump(body)}) if self._write_now and _is_small(body) else None
+        line = _small_frame(head, body) if self._write_now is not None else None
         with self._order:
             written = line is not None and self._unwritten == 0 and self._write_at_once(line)
             if not written:
@@ -370,11 +371,18 @@ class Channel:
         return self._closed is None and self._writable
 
 
-def _is_small(body: Any) -> bool:
-    """Whether ``body`` is encoded in microseconds, by no code of its own."""
+def _small_frame(head: dict[str, Any], body: Any) -> bytes | None:
+    """The whole frame, where ``body`` is encoded in microseconds, by no code of its own; None where it is not."""
     if type(body) is dict:
-        return len(body) <= 4 and all(type(name) is str and _is_atom(item) for name, item in body.items())
-    return _is_atom(body)
+        small = len(body) <= 4 and all(type(name) is str and _is_atom(item) for name, item in body.items())
+    else:
+        small = _is_atom(body)
+    if not small:
+        return None
+    encoder = Encoder()
+    tree = encoder.dump(body)
+    # Text with lone surrogates is one long before it is large.
+    return None if encoder.blobs else frame_line({**head, "body": tree})
 
 
 def _is_atom(value: Any) -> bool:

@@ -153,12 +153,12 @@ class HostTasks:
         tasks = [task for task in self._tasks if task is not None]
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
-        # Cancelled before their first step, these have answered nobody.
+        # Cancelled before their first step, these answer nobody. Done first: the waiting may be cancelled as well.
         while self._unbegun:
             self._refuse(self._unbegun.popitem()[1])
             self._finished()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:

@@ -22,6 +22,8 @@ from rlm_dspy.run import Run
 from rlm_dspy.streaming import Home, bridged
 from rlm_dspy.trajectory import Outcome, Trajectory
 
+_FIX = "Fix: "
+
 
 async def execute(run: Run, home: Home | None) -> dspy.Prediction:
     """Drive ``run`` to its end.
@@ -46,13 +48,13 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
     async with bridged(home):
         with dspy.context(usage_tracker=meter):
             try:
-                return await _execute(run, meter)
+                return await _explaining(run, meter)
             except BaseException as error:
                 if not isinstance(error, (LimitReached, RunFailed)):
                     run.events.emit(
                         ev.RunEnded(
                             outcome="failed",
-                            error=await explained(error, run.program.act),
+                            error=_told(error),
                             usage=run.ledger.usage().to_dict(),
                             seconds=run.events.elapsed,
                         )
@@ -62,9 +64,25 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
 
 
 def _predictors(program: dspy.Module) -> list[dspy.Predict]:
-    """As ``program.predictors()``, without going through the program's history of LM calls, thousands of entries."""
-    modules = [value for value in vars(program).values() if isinstance(value, dspy.Module)]
-    return [p for module in modules for p in ([module] if isinstance(module, dspy.Predict) else module.predictors())]
+    """All predictors in ``program``.
+
+    Unlike ``program.predictors()`` it does not go through histories of LM calls, which have thousands of entries, and
+    finds those of compiled modules too.
+    """
+    found: dict[int, dspy.Module] = {}
+    todo: list[Any] = [program]
+    while todo:
+        module = todo.pop()
+        if not isinstance(module, dspy.Module) or id(module) in found:
+            continue
+        found[id(module)] = module
+        if not isinstance(module, dspy.Predict):
+            for name, value in vars(module).items():
+                if isinstance(value, dict):
+                    todo += value.values()
+                elif name != "history":
+                    todo += value if isinstance(value, (list, tuple)) else [value]
+    return [module for module in found.values() if isinstance(module, dspy.Predict)]
 
 
 def attach_trajectory(error: BaseException, run: Run) -> None:
@@ -75,6 +93,17 @@ def attach_trajectory(error: BaseException, run: Run) -> None:
         pass  # an exception class with __slots__ carries no more than it declares
 
 
+async def _explaining(run: Run, meter: Meter) -> dspy.Prediction:
+    """`_execute`, whose errors tell the fix. Here, so that a cancellation meanwhile is recorded like any other."""
+    try:
+        return await _execute(run, meter)
+    except (LimitReached, RunFailed):
+        raise
+    except Exception as error:
+        await explained(error, run.program.act)
+        raise
+
+
 async def explained(error: BaseException, predictor: Any) -> str:
     """The text of ``error``, with the fix where it is a known one of an LM; ``error`` gets that as a note too.
 
@@ -82,19 +111,19 @@ async def explained(error: BaseException, predictor: Any) -> str:
         error: Why the run ended.
         predictor: Whose LM was called last.
     """
-    text = error_text(error)
-    # An exception that must not be held up, such as a cancellation, has no fix.
-    if not isinstance(error, Exception):
-        return text
     lm = getattr(predictor, "lm", None) or dspy.settings.lm
     # In a thread, because a local server may be asked for its models.
     fix = await threads.run(diagnose, error, lm)
-    if fix is None:
-        return text
-    note = f"Fix: {fix}"
-    if note not in getattr(error, "__notes__", ()):
+    note = f"{_FIX}{fix}"
+    if fix is not None and note not in getattr(error, "__notes__", ()):
         error.add_note(note)
-    return f"{text}\n{note}"
+    return _told(error)
+
+
+def _told(error: BaseException) -> str:
+    """The text of ``error`` with what `explained` noted on it."""
+    notes = getattr(error, "__notes__", ())
+    return "\n".join([error_text(error), *(note for note in notes if note.startswith(_FIX))])
 
 
 async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
@@ -108,6 +137,8 @@ async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
             environment=_name(run.factory),
         )
     )
+    # A cancellation that came before this strikes here.
+    await asyncio.sleep(0)
     loop = Loop(run)
     run.session = _session(run)
     try:

@@ -8,8 +8,10 @@ words of the task in them.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
+from collections.abc import Iterator
 from typing import Literal
 
 from rlm_dspy.signatures.dialect import string_constants
@@ -23,13 +25,16 @@ WIDTH = 240
 SEARCHED = 16_000_000
 """Characters of a text in which words of the task are looked for; a longer one would take 10 ms a word."""
 
+NEVER = "never"
 LARGE = 1_000
 """Characters from which on a text is shown in parts."""
 
 _WORD = re.compile(r"[^\W_][\w.:-]{2,}[^\W_]")
 _RARE = 40
 _TERMS = 6
+_PARTS = 20
 _WORDS = 12
+_LONG_WORD = 60
 _TEXT = 900
 """Characters that are shown of a text that has no lines to speak of."""
 
@@ -50,8 +55,8 @@ def look(text: str, task: str = "") -> str:
     if len(head) < HEAD_LINES or len(text) < 2 * HEAD_LINES * WIDTH:
         middle = len(text) // 2
         third = _TEXT // 3
-        parts = (text[:third], text[middle - third // 2 : middle + third // 2], text[-third:])
-        shown = ["It begins:\n{}\nIn its middle:\n{}\nIt ends:\n{}".format(*parts)]
+        centre = text[max(0, middle - third // 2) : middle + third // 2]
+        shown = [f"It begins:\n{text[:third]}\nIn its middle:\n{centre}\nIt ends:\n{text[-third:]}"]
     else:
         samples = [_line_at(text, len(text) * (2 * n + 1) // (2 * SAMPLES)) for n in range(SAMPLES)]
         last = text[-2 * WIDTH :].rstrip("\n").rsplit("\n", 1)[-1]
@@ -59,6 +64,9 @@ def look(text: str, task: str = "") -> str:
         shown += ["Its last line:", _cut(last)]
         if parts := _parts(samples[-1]):
             shown.append(parts)
+    if words := telling_words(text, task):
+        listed = ", ".join(f"{word!r} {number:,} times" for word, number in words.items())
+        shown.append(f"Words of the task that stand in it: {listed}")
     if found := matches(text, task):
         shown += ["Lines with words of the task:", *map(_cut, found)]
     return "\n".join(shown)
@@ -71,9 +79,9 @@ def matches(text: str, task: str) -> list[str]:
     """
     if len(text) > SEARCHED:
         return []
-    words = [word for word in dict.fromkeys(_WORD.findall(task)) if word.lower() not in _COMMON]
+    words = _task_words(task)
     score: dict[tuple[int, int], float] = {}
-    for word in words[:_WORDS]:
+    for word in words:
         for form in dict.fromkeys((word, word.lower(), word.rstrip("s"))):
             places = _places(text, form)
             if places:
@@ -83,6 +91,12 @@ def matches(text: str, task: str) -> list[str]:
                 break
     best = sorted(score, key=lambda line: (-score[line], line))[:MATCHES]
     return [_around(text, start, end, words) for start, end in sorted(best)]
+
+
+def _task_words(task: str) -> list[str]:
+    """The first words of ``task`` that are not in every task; what is too long is no word of a language."""
+    words = dict.fromkeys(_WORD.findall(task))
+    return [word for word in words if len(word) <= _LONG_WORD and word.lower() not in _COMMON][:_WORDS]
 
 
 def _places(text: str, word: str) -> list[int]:
@@ -99,7 +113,8 @@ def _places(text: str, word: str) -> list[int]:
 
 def _bounds(text: str, place: int) -> tuple[int, int]:
     """Start and end of the line round ``place``, neither further away than a line's shown width."""
-    start = text.rfind("\n", max(0, place - 4 * WIDTH), place) + 1 or max(0, place - WIDTH // 2)
+    near = max(0, place - 4 * WIDTH)
+    start = text.rfind("\n", near, place) + 1 or (near and place - WIDTH // 2)
     end = text.find("\n", place, place + 4 * WIDTH)
     return start, end if end >= 0 else min(len(text), place + WIDTH)
 
@@ -115,6 +130,23 @@ def _around(text: str, start: int, end: int, words: list[str]) -> str:
     return ("… " if begin else "") + line[begin : begin + WIDTH]
 
 
+def telling_words(text: str, task: str) -> dict[str, int]:
+    """Words of ``task`` that stand in ``text`` as they are written, and how often.
+
+    Left out are those that most lines have, and plain words that next to none has: they stand there by accident.
+    """
+    if len(text) > SEARCHED:
+        return {}
+    lines = text.count("\n") + 1
+    found = {word: text.count(word) for word in _task_words(task)}
+    return {
+        word: number
+        for word, number in found.items()
+        if 0 < number <= max(lines // 2, _RARE)
+        and (number * 1_000 >= lines or not (word[1:].islower() and word.isalpha()))
+    }
+
+
 def counts(code: str, name: str, text: str) -> str:
     """How often the texts that ``code`` looks for stand in ``text``, the variable ``name``: one line, or ``""``."""
     terms = dict.fromkeys(term for term in string_constants(code) if 2 <= len(term.strip()) <= 80)
@@ -126,13 +158,20 @@ def counts(code: str, name: str, text: str) -> str:
 def _count(term: str, text: str) -> str:
     if number := text.count(term):
         return f"{term!r} {number:,} times"
+    for part in itertools.islice(_parts_of(term), _PARTS):
+        if number := text.count(part):
+            return f"{term!r} {NEVER}: use {part!r} in its place, which stands there {number:,} times"
+    return f"{term!r} {NEVER}: leave it out or shorten it"
+
+
+def _parts_of(term: str) -> Iterator[str]:
+    """The parts of a text of several words, the longest first: a wording is guessed at, a name in it is not."""
     words = term.split(" ")
-    for end in range(len(words) - 1, 0, -1):
-        # Wording is guessed at from the end: what begins like it shows where to look.
-        start = " ".join(words[:end])
-        if len(start) > 2 and (number := text.count(start)):
-            return f"{term!r} never, but {start!r} {number:,} times"
-    return f"{term!r} never"
+    for length in range(len(words) - 1, 0, -1):
+        for start in range(len(words) - length + 1):
+            part = " ".join(words[start : start + length])
+            if len(part) > 2 and part.lower() not in _COMMON:
+                yield part
 
 
 def form(text: str) -> Literal["records", "json", "prose"]:

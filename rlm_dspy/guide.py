@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from rlm_dspy import first_look, submit
+from rlm_dspy import first_look, inputs, submit
 from rlm_dspy.environments.base import CellResult
 from rlm_dspy.signatures.contract import is_nothing
-from rlm_dspy.signatures.dialect import only_constants, typed_numbers
+from rlm_dspy.signatures.dialect import only_constants, typed_numbers, types_in
 
 if TYPE_CHECKING:
     from rlm_dspy.run import Run
@@ -20,6 +20,7 @@ REPEATED = (
 UNSUPPORTED = {
     "failed": "the code before it failed, so that nothing supports this answer. Correct that code first.",
     "unseen": "no code has looked at the data yet, so that nothing supports this answer. First print what says it.",
+    "never": "the code looked for a text that stands nowhere in the data. Search for shorter pieces of it.",
     "nothing": "the code before it found nothing, so that nothing supports this answer. Search for it in another way.",
 }
 CONTRADICTED = (
@@ -28,6 +29,11 @@ CONTRADICTED = (
 )
 _DOUBTS = 2
 """Answers of one run that are refused although they are valid."""
+
+_READ = 100_000
+"""Characters of code that is looked through for typed answers; nobody types a longer one."""
+
+_ZERO = re.compile(r"(?<![\w.])0(?:\.0+)?(?!\w|\.\d)")
 
 
 class Guide:
@@ -51,14 +57,17 @@ class Guide:
         self._seen_zero = False
         self.stuck = False
         self.doubted: list[dict[str, Any]] = []
+        self._values: list[tuple[str, Any]] = []
+        self._words: dict[str, int] | None = None
+        self._code = ""
+        self._unused = ""
 
     def refuse_code(self, code: str) -> str | None:
         """Why ``code`` is not to be run, or None."""
         if not self._aids.keep_inputs or "=" not in code:
             return None
         for name, value in self._run.inputs.items():
-            large = isinstance(value, str) and len(value) > first_look.LARGE
-            if large and re.search(rf"^{re.escape(name)}[ \t]*=[ \t]*[rf]?(\"|')", code, re.MULTILINE):
+            if isinstance(value, str) and len(value) > first_look.LARGE and types_in(code, name):
                 return (
                     f"The code was not run, because it types `{name}` in again. `{name}` is set already, whole "
                     "and as it is: write code that reads it."
@@ -66,53 +75,116 @@ class Guide:
         return None
 
     def doubt(self, code: str, result: CellResult, outputs: dict[str, Any]) -> str | None:
-        """Why a valid answer is not taken yet, or None. What is submitted again is meant; the last turn's is taken."""
+        """Why a valid answer is not taken yet, or None.
+
+        What is submitted again is meant. On the last turn, and where one more error would end the turns, it is taken.
+        """
         run, submission = self._run, result.submission
         assert submission is not None
-        last = run.turn >= run.limits.max_iters
-        if not self._aids.check_answers or last or len(self.doubted) >= _DOUBTS or outputs in self.doubted:
+        last = run.turn >= run.limits.max_iters or run.ledger.errors_left == 1
+        if not self._aids.check_answers or last or len(self.doubted) >= _DOUBTS:
             return None
-        doubt = submit.doubt(submission, outputs, run.signature, self._seen_zero)
-        if doubt is None and only_constants(code):
-            doubt = self._doubt_constants(outputs)
-        elif doubt is None and result.stdout.strip():
-            if typed_numbers(code) - set(re.findall(r"[\d.]+", result.stdout)):
-                doubt = CONTRADICTED
-        if doubt is not None:
-            self.doubted.append(outputs)
+        if any(_same(outputs, before) for before in self.doubted):
+            return None
+        found = submit.doubt(submission, outputs, run.signature, self._seen_zero, self._meant)
+        if found is not None:
+            name, doubt = found
+            self._values.append((name, outputs[name]))
+        else:
+            doubt = self._doubt_typed(code, result, outputs) or ""
+        if not doubt:
+            return None
+        self.doubted.append(outputs)
         return doubt
 
-    def _doubt_constants(self, outputs: dict[str, Any]) -> str | None:
+    def _meant(self, name: str, value: Any) -> bool:
+        return any(name == other and _same(value, before) for other, before in self._values)
+
+    def _doubt_typed(self, code: str, result: CellResult, outputs: dict[str, Any]) -> str | None:
         """Why an answer that was typed in and not computed is not taken, or None."""
-        numbers = [value for value in outputs.values() if type(value) in (int, float)]
-        doubtful = {
-            "unseen": True,
-            "failed": all(is_nothing(str(value)) for value in outputs.values()),
-            "nothing": any(numbers),
-        }
-        return UNSUPPORTED[self._unsupported] if self._unsupported and doubtful[self._unsupported] else None
+        if len(code) > _READ:
+            return None
+        unused, self._unused = self._unused, ""
+        if unused and all(type(value) in (int, float) for value in outputs.values()):
+            return f"the code that led to this number does not use {unused}, of the task. If it is a condition, use it."
+        if only_constants(code):
+            numbers = [value for value in outputs.values() if type(value) in (int, float)]
+            doubtful = {
+                "unseen": True,
+                "failed": all(submit.is_empty(v) or (type(v) is str and is_nothing(v)) for v in outputs.values()),
+                "never": True,
+                "nothing": any(numbers),
+            }
+            return UNSUPPORTED[self._unsupported] if self._unsupported and doubtful[self._unsupported] else None
+        shown = result.stdout.strip()
+        if shown and not typed_numbers(code) <= _numbers(shown):
+            return CONTRADICTED
+        return None
 
     def remarks(self, code: str, result: CellResult, output: str) -> str:
         """``output`` of a cell that has not ended the run, with what is to be said of it."""
+        bare = output
         nothing = result.error is None and is_nothing(output)
         self._unsupported = "failed" if result.error is not None else "nothing" if nothing else None
         if self._aids.explain_empty and nothing:
-            texts = {name: value for name, value in self._run.inputs.items() if isinstance(value, str)}
-            largest = max(texts, key=lambda name: len(texts[name]), default=None)
-            if largest is not None and (explained := first_look.counts(code, largest, texts[largest])):
+            if explained := first_look.counts(code, *self._largest()):
                 output = f"{output}\n{explained}"
-        self._seen_zero = self._seen_zero or re.search(r"\b0\b", output) is not None
+                if first_look.NEVER in explained:
+                    self._unsupported = "never"
+        elif self._aids.name_words and result.error is None:
+            output = self._with_words(code, output)
+        self._code += f"\n{code}"
+        self._seen_zero = self._seen_zero or _ZERO.search(output) is not None
         # What the host gave may be other the next time.
-        return output if result.host_seconds else self.noted(code, output)
+        return output if result.host_seconds else self.noted(code, output, bare)
 
-    def noted(self, action: str, output: str) -> str:
-        """``output``, with a remark where the same action had the same output before."""
+    def _largest(self) -> tuple[str, str]:
+        """Name and value of the largest text input, two empty texts if there is none."""
+        texts = ((name, value) for name, value in self._run.inputs.items() if isinstance(value, str))
+        return max(texts, key=lambda pair: len(pair[1]), default=("", ""))
+
+    def _with_words(self, code: str, output: str) -> str:
+        """``output`` of the first code that found something, with the words of the task that no code has used."""
+        name, text = self._largest()
+        if self._words is not None or len(text) <= first_look.LARGE or name not in code:
+            return output
+        self._words = first_look.telling_words(text, inputs.task_text(self._run.inputs))
+        done = f"{self._code}\n{code}".lower()
+        unused = [f"{word!r} ({number:,} times)" for word, number in self._words.items() if word.lower() not in done]
+        if not unused or len(unused) == len(self._words):
+            return output
+        self._unused = ", ".join(unused)
+        listed = self._unused
+        return f"{output}\nThese words of the task stand in {name} too, and the code does not use them: {listed}."
+
+    def noted(self, action: str, output: str, bare: str | None = None) -> str:
+        """``output``, with a remark where the same action had the same output before.
+
+        Args:
+            action: The code, or the reply without any.
+            output: What is shown of it.
+            bare: The output without the remarks that are made only once.
+        """
         if not self._aids.break_repeats:
             return output
         # The number of the cell stands in its tracebacks.
-        key = action.strip(), re.sub(r"<cell \d+>", "<cell>", output)
+        key = action.strip(), re.sub(r"<cell \d+>", "<cell>", output if bare is None else bare)
         if key not in self._seen:
             self._seen.add(key)
             return output
         self.stuck, self._told = self._told, True
         return f"{output}\n{REPEATED}"
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Whether two values are equal, as far as they can be compared: arrays cannot, and models may refuse to."""
+    try:
+        return type(value) is type(other) and bool(value == other)
+    except Exception:
+        return False
+
+
+def _numbers(text: str) -> set[float]:
+    """The numbers in ``text``, ``1,234`` read both ways."""
+    grouped = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+    return {float(number) for number in re.findall(r"\d+(?:\.\d+)?", f"{text}\n{grouped}")}

@@ -129,6 +129,14 @@ class Ledger:
         with self._lock:
             return max(0, self.limits.max_llm_calls - self._usage.calls - self._reserved_calls)
 
+    @property
+    def errors_left(self) -> int | None:
+        """Turns in a row that may still end in an error, the one that ends the run counted; None without a limit."""
+        if self.limits.max_errors is None:
+            return None
+        with self._lock:
+            return max(0, self.limits.max_errors - self._consecutive_errors)
+
     def exceeded(self) -> str | None:
         """The name of a limit that forbids another turn, or None."""
         with self._lock:

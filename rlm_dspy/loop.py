@@ -313,7 +313,8 @@ class Loop:
         run, guidance = self.run, self.guidance
         contract = self._facts = self._contract()
         run.conversation.guidance = guidance
-        shown = guidance.demonstration or bool(getattr(run.program.act, "demos", None))
+        demos = getattr(run.program.act, "demos", None) or []
+        shown = guidance.demonstration or any(demo.get("code") for demo in demos)
         facts = contract.render(short=guidance.short_contract)
         run.conversation.contract = f"{demonstration.FRESH}{facts}" if shown else facts
         if guidance.demonstration:

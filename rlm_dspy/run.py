@@ -69,12 +69,20 @@ class Run:
         self.session: Session
         self.events = EventLog(self)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._cancelled_before = 0
         self._bounds: list[_Bound] = []
         self._stop_reason: str | None = None
 
     def attach(self) -> None:
-        """Bind the run to the event loop that drives it."""
+        """Bind the run to the event loop and the task that drive it.
+
+        A cancellation that the task has been sent already, but has not seen, strikes at the task's next wait. Wait
+        once before the first `bounded`, which would take it for one from within.
+        """
         self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        self._cancelled_before = task.cancelling()
 
     def request_stop(self, reason: str = "interrupted") -> None:
         """Ask the run to stop where it is and give its best answer. From any thread; the first reason counts."""
@@ -110,13 +118,16 @@ class Run:
         Raises:
             Stopped: A limit struck and ``work`` was cancelled.
         """
-        bound = _Bound(interrupt, grace)
+        bound = _Bound(interrupt, grace, self._cancelled_before)
         left = self.ledger.seconds_left
         timer = None if left is None else bound.loop.call_later(left, bound.strike)
         self._bounds.append(bound)
         if self._stop_reason is not None:
             bound.loop.call_soon(bound.strike)
         try:
+            if bound.cancelled_from_outside():
+                # It strikes here, before anything is begun.
+                await asyncio.sleep(0)
             return await work
         except asyncio.CancelledError:
             if not bound.cancelled_from_outside():
@@ -130,6 +141,7 @@ class Run:
                 raise Stopped(self._stop_reason or "max_seconds") from None
             raise
         finally:
+            work.close()
             self._bounds.remove(bound)
             bound.end()
             if timer is not None:
@@ -143,13 +155,14 @@ class _Bound:
     work, and each task more costs several passes of the event loop.
     """
 
-    def __init__(self, interrupt: Callable[[], Any] | None, grace: float) -> None:
+    def __init__(self, interrupt: Callable[[], Any] | None, grace: float, cancelled_before: int) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.loop = asyncio.get_running_loop()
         self.cancelled = False
         self._task = task
-        self._before = task.cancelling()
+        # Of the run, not of now: Ctrl-C in a step of the task between two bounds strikes in the second one.
+        self._before = cancelled_before
         self._interrupt = interrupt
         self._grace = grace
         self._timer: asyncio.TimerHandle | None = None

@@ -8,6 +8,7 @@ import json
 import re
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import dspy
@@ -130,42 +131,83 @@ def validate(submission: Submission, signature: type[dspy.Signature]) -> dict[st
 
 
 def doubt(
-    submission: Submission, outputs: dict[str, Any], signature: type[dspy.Signature], seen_zero: bool = True
-) -> str | None:
-    """Why an answer that fits its types may not be meant, or None: it is empty, a placeholder, or a container for text.
+    submission: Submission,
+    outputs: dict[str, Any],
+    signature: type[dspy.Signature],
+    seen_zero: bool = True,
+    meant: Callable[[str, Any], bool] = lambda name, value: False,
+) -> tuple[str, str] | None:
+    """Why an answer that fits its types may not be meant: it is empty, a placeholder, or a container for text.
+
+    Empty (None, no text, no items, 0) is doubtful only where the whole answer is: beside an output that says something
+    it is an answer like any other. False always says something. Literals and enums are never placeholders.
 
     Args:
         submission: As it was given.
         outputs: What `validate` made of it.
         signature: The task signature.
         seen_zero: An output before this one has shown a 0, so that this answer is no surprise.
+        meant: Tells of an output's name and value whether it was doubted before, and is meant.
+
+    Returns:
+        The name of the doubtful output and the reason, or None.
     """
     given = {**dict(zip(outputs, submission.args, strict=False)), **submission.kwargs}
-    for name, value in outputs.items():
-        field = signature.output_fields[name]
-        if name not in given:
-            continue
-        if field.annotation is str and isinstance(given[name], (list, tuple, dict, set, frozenset)):
+    candidates = {name: value for name, value in outputs.items() if name in given and not meant(name, value)}
+    types_ = {name: signature.output_fields[name].annotation for name in given}
+    # A word of a Literal or an enum is chosen, also if it is "none".
+    empty = {n for n in given if is_empty(outputs[n]) and not _chosen(outputs[n], types_[n])}
+    for name, value in candidates.items():
+        annotation = types_[name]
+        if annotation is str and isinstance(given[name], _CONTAINERS):
             kind = type(given[name]).__name__
-            return f"{name} is to be one text (str), and it got a {kind} of {len(given[name])}. Submit the text itself."
-        if isinstance(value, str) and value.strip().lower().strip("<>{}[]\"'") in _PLACEHOLDERS | {name.lower()}:
-            return f"{name} is {one_line(value)!r}, which is no answer. {_AGAIN}"
-        if not seen_zero and value == 0 and type(value) in (int, float):
-            return f"{name} is 0 before any output has shown it. {_AGAIN}"
-        if isinstance(value, str) and len(value) < 200 and _SURRENDER.search(value):
-            return f"{name} is {one_line(value)!r}, which gives up. {_AGAIN}"
-        if value is None or (isinstance(value, (list, tuple, dict, set, frozenset)) and not value):
-            return f"{name} is empty ({value!r}). {_AGAIN}"
+            return name, (
+                f"{name} is to be one text (str), and it got a {kind} of {len(given[name])}. Submit the text itself."
+            )
+        if isinstance(value, str) and len(value) < 200 and not _chosen(value, annotation):
+            said = value.strip().lower().strip("<>{}[]\"'")
+            if said in _PLACEHOLDERS | {name.lower()}:
+                return name, f"{name} is {one_line(value)!r}, which is no answer. {_AGAIN}"
+            if _SURRENDER.search(value):
+                return name, f"{name} is {one_line(value)!r}, which gives up. {_AGAIN}"
+        if len(empty) == len(given):
+            if type(value) not in (int, float):
+                return name, f"{name} is empty ({value!r}). {_AGAIN}"
+            if not seen_zero:
+                return name, f"{name} is 0 before any output has shown it. {_AGAIN}"
     return None
 
 
+def is_empty(value: Any) -> bool:
+    """True if ``value`` says nothing: None, 0, no items, no text to speak of (``""``, ``"none"``); False says much."""
+    if isinstance(value, str):
+        return len(value) < 100 and value.strip().lower().strip("<>{}[]\"'") in _NO_TEXT
+    if isinstance(value, _CONTAINERS):
+        return not value
+    return value is None or (type(value) in (int, float) and value == 0)
+
+
+def _chosen(value: Any, annotation: Any) -> bool:
+    """True if ``value`` is one of the words that ``annotation`` lists."""
+    return isinstance(value, enum.Enum) or (isinstance(value, str) and not _takes_any_text(annotation))
+
+
+def _takes_any_text(annotation: Any) -> bool:
+    """True for ``str``, ``str | None``, ``Any`` and the like; a Literal or an enum has chosen its words itself."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return any(map(_takes_any_text, typing.get_args(annotation)))
+    return annotation in (str, Any)
+
+
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 _SURRENDER = re.compile(
     r"\b((not|never|no \w+|no \w+ \w+|nothing) (found|available|mentioned|known|specified|provided)"
-    r"|(don't|do not|cannot|can't|could not|couldn't|unable to) (know|find|determine|answer|be (found|determined))"
-    r"|unknown)\b",
+    r"|(don't|do not|cannot|can't|could not|couldn't|unable to) (know|find|determine|answer|be (found|determined)))\b"
+    r"|\b(is|are|was|were|remains?) unknown\b|^\W*unknown\W*$",
     re.IGNORECASE,
 )
-_PLACEHOLDERS = frozenset({"", "...", "…", "answer", "value", "result", "your answer", "none", "null"})
+_NO_TEXT = frozenset({"", "none", "null"})
+_PLACEHOLDERS = frozenset({"...", "…", "answer", "value", "result", "your answer"})
 _AGAIN = "Look at the data again; if this is the answer all the same, submit it once more."
 
 

@@ -11,6 +11,15 @@ import pydantic
 
 from rlm_dspy.signatures.dialect import find_code
 
+_PLACES = 20
+"""Calls of ``SUBMIT`` that are tried, from the last one on."""
+
+_LONGEST = 200_000
+"""Characters that one of them may have."""
+
+_TOKEN = re.compile(
+    r"""'{3}(?:[^\\]|\\.)*?'{3}|"{3}(?:[^\\]|\\.)*?"{3}|'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+"|[()]""", re.DOTALL
+)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,_]*(?:\.\d+)?(?![\w])")
 
 
@@ -38,10 +47,9 @@ def salvage(text: str, fields: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _submitted(code: str, names: list[str]) -> dict[str, Any] | None:
-    """The values of the last ``SUBMIT(...)`` in ``code``, if all of them are constants."""
-    found = None
-    for place in re.finditer(r"\bSUBMIT\(", code):
-        call = _call(code[place.start() :])
+    """The values of the last ``SUBMIT(...)`` in ``code`` that was given nothing but constants."""
+    for place in reversed(list(re.finditer(r"\bSUBMIT\(", code))[-_PLACES:]):
+        call = _call(code[place.start() : place.start() + _LONGEST])
         if call is None or len(call.args) > len(names) or any(keyword.arg not in names for keyword in call.keywords):
             continue
         try:
@@ -50,18 +58,21 @@ def _submitted(code: str, names: list[str]) -> dict[str, Any] | None:
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             continue
         if values.keys() == set(names) and Ellipsis not in values.values():
-            found = values
-    return found
+            return values
+    return None
 
 
 def _call(text: str) -> ast.Call | None:
-    """The call that ``text`` begins with."""
-    for end in (place.end() for place in re.finditer(r"\)", text[:20_000])):
-        try:
-            tree = ast.parse(text[:end], mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        return tree if isinstance(tree, ast.Call) else None
+    """The call that ``text`` begins with; found by its brackets, as what follows it need not be Python."""
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        depth += {"(": 1, ")": -1}.get(token[0], 0)
+        if token[0] == ")" and depth <= 0:
+            try:
+                tree = ast.parse(text[: token.end()], mode="eval").body
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                return None
+            return tree if isinstance(tree, ast.Call) else None
     return None
 
 
@@ -80,7 +91,9 @@ def _readings(text: str, annotation: Any) -> list[Any]:
     if annotation is str:
         return [text] if text else []
     readings: list[Any] = []
-    for literal in (text, *re.findall(r"[\[{(].*[\]})]", text, re.DOTALL)[:1]):
+    opening = re.search(r"[\[{(]", text)
+    closing = max(map(text.rfind, "]})")) + 1
+    for literal in (text, text[opening.start() : closing]) if opening and opening.start() < closing else (text,):
         try:
             readings.append(ast.literal_eval(literal))
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -97,7 +110,8 @@ def _readings(text: str, annotation: Any) -> list[Any]:
 def _typed(values: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         return {name: _convert(values[name], annotation) for name, annotation in fields.items()}
-    except (pydantic.ValidationError, pydantic.errors.PydanticUserError, TypeError, ValueError):
+    except Exception:
+        # Validators of the user's own may raise what they like; either way the text is not a value of this type.
         return None
 
 

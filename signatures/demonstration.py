@@ -87,7 +87,7 @@ _EXAMPLES = {
         "How many IN deliveries of apples did Otto carry on 2031-02-11?",
         (
             _Turn(
-                "Each line is JSON, one delivery. I select those that meet every condition, and look at one.",
+                "Conditions: IN, apples, Otto, 2031-02-11. Each line is one delivery; I select those that meet all.",
                 _ROWS + "hits = [row for row in rows if row.get('way') == 'IN' and row.get('fruit') == 'apples'\n"
                 "        and row.get('carrier') == 'Otto' and row.get('at', '').startswith('2031-02-11')]\n"
                 "print(len(hits), hits[:1])",
@@ -100,7 +100,8 @@ _EXAMPLES = {
         "Who carried IN deliveries of plums?",
         (
             _Turn(
-                "Each line is JSON, one delivery. I select those that meet the conditions, and keep each carrier once.",
+                "Conditions: IN, plums. Each line is JSON, one delivery; I select those that meet both, and keep each "
+                "carrier once.",
                 _ROWS + "hits = [row for row in rows if row.get('way') == 'IN' and row.get('fruit') == 'plums']\n"
                 "names = sorted({row['carrier'] for row in hits})\nprint(len(hits), hits[:1])\n"
                 "print(len(names), names)",
@@ -113,7 +114,8 @@ _EXAMPLES = {
         "Who carried the most IN deliveries of plums?",
         (
             _Turn(
-                "Each line is JSON, one delivery. I select those that meet the conditions, and count them by carrier.",
+                "Conditions: IN, plums. Each line is JSON, one delivery; I select those that meet both, and count them "
+                "by carrier.",
                 _ROWS + "from collections import Counter\n"
                 "hits = [row for row in rows if row.get('way') == 'IN' and row.get('fruit') == 'plums']\n"
                 "counts = Counter(row['carrier'] for row in hits)\nprint(len(hits), hits[:1])\n"
@@ -127,7 +129,7 @@ _EXAMPLES = {
         "What happened to the plums that came on 2031-02-11?",
         (
             _Turn(
-                "I print the lines that have the words of the task, and read them.",
+                "Conditions: plums, 2031-02-11. I print the lines that have both, and read them.",
                 "hits = [line for line in {data}.splitlines() if 'plums' in line and '2031-02-11' in line]\n"
                 "print(len(hits))\nprint('\\n'.join(hits[:10]))",
                 '2\n{"at": "2031-02-11T08:02", "way": "IN", "fruit": "plums", "crates": 12, "carrier": "Mila"}\n'
@@ -141,9 +143,9 @@ _EXAMPLES = {
         "How many IN deliveries of apples did Otto carry on 2031-02-11?",
         (
             _Turn(
-                "Each line is one delivery. I select the lines that meet every condition, and look at some.",
-                "wanted = ['2031-02-11', ' IN ', 'apples', 'carrier=Otto']\n"
-                "hits = [line for line in {data}.splitlines() if all(part in line for part in wanted)]\n"
+                "Conditions: IN, apples, Otto, 2031-02-11. Each line is one delivery; I select those that meet all.",
+                "hits = [line for line in {data}.splitlines()\n"
+                "        if ' IN ' in line and 'apples' in line and 'Otto' in line and '2031-02-11' in line]\n"
                 "print(len(hits), hits[:2])",
                 "7 ['2031-02-11T08:02 IN apples crates=12 carrier=Otto', "
                 "'2031-02-11T08:31 IN apples crates=9 carrier=Otto']",
@@ -155,8 +157,8 @@ _EXAMPLES = {
         "Who carried IN deliveries of plums?",
         (
             _Turn(
-                "Each line is one delivery, the carrier behind `carrier=`. I select the lines that meet the "
-                "conditions, and keep each carrier once.",
+                "Conditions: IN, plums. Each line is one delivery, the carrier behind `carrier=`; I select those that "
+                "meet both, and keep each carrier once.",
                 "import re\n"
                 "hits = [line for line in {data}.splitlines() if ' IN ' in line and 'plums' in line]\n"
                 "names = sorted({re.search(r'carrier=([^ ]+)', line)[1] for line in hits})\n"
@@ -170,8 +172,8 @@ _EXAMPLES = {
         "Who carried the most IN deliveries of plums?",
         (
             _Turn(
-                "Each line is one delivery, the carrier behind `carrier=`. I select the lines that meet the "
-                "conditions, and count them by carrier.",
+                "Conditions: IN, plums. Each line is one delivery, the carrier behind `carrier=`; I select those that "
+                "meet both, and count them by carrier.",
                 "import re\n"
                 "from collections import Counter\n"
                 "hits = [line for line in {data}.splitlines() if ' IN ' in line and 'plums' in line]\n"
@@ -186,7 +188,7 @@ _EXAMPLES = {
         "What happened to the plums that came on 2031-02-11?",
         (
             _Turn(
-                "Each line is one delivery. I print the lines that have the words of the task, and read them.",
+                "Conditions: plums, 2031-02-11. I print the lines that have both, and read them.",
                 "hits = [line for line in {data}.splitlines() if 'plums' in line and '2031-02-11' in line]\n"
                 "print(len(hits))\nprint('\\n'.join(hits[:10]))",
                 "2\n2031-02-11T08:02 IN plums crates=12 carrier=Mila\n"
@@ -252,7 +254,7 @@ def messages(contract: Contract, guidance: Guidance) -> list[Message]:
     texts = [variable for variable in contract.variables if variable.type == "str" and not variable.whole]
     form = texts[0].form if texts else "records"
     example = _EXAMPLES[form, kind]
-    data = texts[0].name if texts else "text"
+    data = texts[0].name if texts and texts[0].name not in _OWN_NAMES else "text"
     look = _LOOKS[form]
     shown = VariableInfo(
         data, "str", "48,210 characters, 800 lines", repr(look[17:200]), False, "", look if guidance.first_look else ""
@@ -267,6 +269,9 @@ def messages(contract: Contract, guidance: Guidance) -> list[Message]:
             rendered.append(user(f"{observation}\n\n{own.reminder()}" if guidance.repeat_task else observation))
     return rendered
 
+
+_OWN_NAMES = frozenset("Counter counts found hits json line name names re row rows sentence sentences".split())
+"""What the examples call their own variables: one that bore the name of the data would hide it."""
 
 FRESH = "A new task, in a fresh REPL: nothing of the above exists in it.\n\n"
 """What stands before the task where a demonstration stands before it."""

@@ -8,6 +8,7 @@ markers and JSON objects with a ``code`` key are read too; a reply that is nothi
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -327,24 +328,21 @@ def _parse(code: str) -> ast.AST | None:
 
 
 def string_constants(code: str) -> list[str]:
-    """The texts that stand in ``code`` as they are, in order, without those of ``print`` and without docstrings."""
-    tree = _parse(code)
-    skipped = {
-        id(node)
-        for call in ast.walk(tree or ast.Module([], []))
-        for node in (
-            ast.walk(call)
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("print", "SUBMIT")
-            else [call.value]
-            if isinstance(call, ast.Expr)
-            else []
-        )
-    }
+    """The texts that stand in ``code`` as they are, in order; not docstrings, nor what is only printed or submitted."""
+    tree = _parse(code) or ast.Module([], [])
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            skipped.add(id(node.value))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("print", "SUBMIT"):
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            given += [part for value in given if isinstance(value, ast.JoinedStr) for part in value.values]
+            skipped.update(map(id, given))
     texts = [
-        node for node in ast.walk(tree or ast.Module([], []))
+        node for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped
     ]
-    return [node.value for node in sorted(texts, key=lambda node: (node.lineno, node.col_offset))]
+    return [str(node.value) for node in sorted(texts, key=lambda node: (node.lineno, node.col_offset))]
 
 
 def only_constants(code: str) -> bool:
@@ -361,15 +359,42 @@ def only_constants(code: str) -> bool:
     )
 
 
-def typed_numbers(code: str) -> set[str]:
-    """The numbers that calls of ``SUBMIT`` in ``code`` were given as constants, as Python writes them."""
-    numbers = set()
+def typed_numbers(code: str) -> set[float]:
+    """The numbers that calls of ``SUBMIT`` in ``code`` were given, as far as they were given nothing but constants."""
+    numbers: set[float] = set()
     for node in ast.walk(_parse(code) or ast.Module([], [])):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "SUBMIT":
-            for value in (*node.args, *(keyword.value for keyword in node.keywords)):
-                if isinstance(value, ast.Constant) and type(value.value) in (int, float):
-                    numbers.add(str(value.value))
+            values = [*node.args, *(keyword.value for keyword in node.keywords)]
+            typed = [value.value for value in values if isinstance(value, ast.Constant)]
+            if len(typed) == len(values):
+                # No output shows a number that is too long for a float.
+                with contextlib.suppress(OverflowError):
+                    numbers.update(
+                        float(v) for v in typed if isinstance(v, (int, float)) and not isinstance(v, bool)
+                    )
     return numbers
+
+
+def types_in(code: str, name: str) -> bool:
+    """True if ``code`` sets the variable ``name`` to a text that it spells out, also where it breaks off in it."""
+    if re.search(rf"^{re.escape(name)}[ \t]*(:[^=\n]*)?=[ \t]*\(?\s*[rRfFuU]?[\"']", code, re.MULTILINE) is None:
+        return False
+    tree = _parse(code)
+    if not isinstance(tree, ast.Module):
+        return True
+    for line in tree.body:
+        if isinstance(line, (ast.Assign, ast.AnnAssign)):
+            targets = line.targets if isinstance(line, ast.Assign) else [line.target]
+            if _is_text(line.value) and any(isinstance(t, ast.Name) and t.id == name for t in targets):
+                return True
+    return False
+
+
+def _is_text(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.JoinedStr):
+        # One with a variable in it is computed.
+        return not any(isinstance(node, ast.Name) for node in ast.walk(value))
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 _CONSTANT = (

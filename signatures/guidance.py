@@ -31,6 +31,8 @@ class Guidance:
         keep_inputs: Code that types a large text input in again (``context = "..."``) is not run; the root is told so.
         explain_empty: Where code found nothing (``0``, ``[]``), the output says how often each text that it looked for
             stands in the inputs.
+        name_words: The first output that found something names the words of the task that stand in the data and that
+            the code does not use: they may be conditions that were forgotten.
         salvage: Code is found wherever a reply has it: unclosed and unlabelled fences, stray language names, JSON, bare
             code. Off: only in closed fences that are labelled as Python.
 
@@ -48,6 +50,7 @@ class Guidance:
     check_answers: bool = True
     keep_inputs: bool = True
     explain_empty: bool = True
+    name_words: bool = True
     salvage: bool = True
 
     @classmethod

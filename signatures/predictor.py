@@ -6,10 +6,16 @@ Stock optimisers also hand predictors raw training examples as demonstrations (`
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import cloudpickle
 import dspy
+
+# Settings of an LM that may hold a key. DSPy's LMs leave out ``api_key`` alone; gateways take theirs in a header, and
+# clouds have settings such as ``aws_secret_access_key``.
+_HEADERS = frozenset({"headers", "extra_headers", "default_headers"})
+_SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password|credentials?|authorization)(?:_|$)")
 
 
 class PickledSignature:
@@ -58,10 +64,21 @@ class RolePredict(PicklableSignature, dspy.Predict):
         ]
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
-        """As ``dspy.Predict.dump_state``, with `fitting_demos` in place of all demonstrations."""
+        """As ``dspy.Predict.dump_state``, with `fitting_demos` in place of all demonstrations.
+
+        Of the LM all settings stay but headers and those named like a secret, also where a user's program holds the
+        RLM and saves its predictors itself; after loading, keys come from the environment or from ``set_lm``.
+        """
+        predict = self
         fitting = [dspy.Example(**demo) for demo in self.fitting_demos()]
-        if fitting == self.demos:
-            return dspy.Predict.dump_state(self, json_mode=json_mode)
-        clone = self.reset_copy()
-        clone.demos, clone.lm, clone.traces = fitting, self.lm, self.traces
-        return dspy.Predict.dump_state(clone, json_mode=json_mode)
+        if fitting != self.demos:
+            predict = self.reset_copy()
+            predict.demos, predict.lm, predict.traces = fitting, self.lm, self.traces
+        state: dict[str, Any] = dspy.Predict.dump_state(predict, json_mode=json_mode)
+        if isinstance(lm := state.get("lm"), dict):
+            state["lm"] = {name: value for name, value in lm.items() if not _may_hold_a_key(name)}
+        return state
+
+
+def _may_hold_a_key(setting: str) -> bool:
+    return setting in _HEADERS or _SECRET.search(setting.lower()) is not None

@@ -147,14 +147,21 @@ def python(code: str, *, cwd: Path | None = None, **environment: str) -> subproc
     )
 
 
+@pytest.fixture(scope="module")
+def loaded_by_dspy() -> set[str]:
+    """The modules that ``import dspy`` loads."""
+    done = python("import dspy, sys; print(*sys.modules)")
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
 @pytest.mark.parametrize("module", ["rlm_dspy", "rlm_dspy.rlm", "rlm_dspy.environments", "rlm_dspy.testing"])
-def test_importing_loads_nothing_optional(module: str) -> None:
+def test_importing_loads_nothing_optional(module: str, loaded_by_dspy: set[str]) -> None:
     """Beyond what ``import dspy`` itself loads."""
     # What DSPy loads by itself is DSPy's; the difference is ours.
-    baseline = set(python("import dspy, sys; print(*sys.modules)").stdout.split())
     done = python(f"import {module}, sys; print(*sys.modules)")
     assert done.returncode == 0, done.stderr
-    loaded = {name.split(".")[0] for name in set(done.stdout.split()) - baseline}
+    loaded = {name.split(".")[0] for name in set(done.stdout.split()) - loaded_by_dspy}
     assert not loaded & {*FOREIGN, "numpy"}, sorted(loaded & {*FOREIGN, "numpy"})
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from rlm_dspy.quickstart import journal, models, script
-from rlm_dspy.testing import Reply
+from rlm_dspy.testing import Call, Reply
 
 SECRET = "sk-quickstart-secret-0123456789"
 
@@ -188,11 +188,9 @@ def server(status: int = 200) -> Iterator[int]:
             if status != 200:
                 self._send({"error": {"message": f"Incorrect API key provided: {SECRET}", "type": "auth"}}, status)
                 return
-            messages = body["messages"]
-            turn = sum(1 for message in messages if message["role"] == "assistant")
-            call = SimpleNamespace(prompt=text(messages[-1]), turn=turn)
-            is_root = any("```python" in text(message) for message in messages)
-            reply = script.root(call) if is_root else script.sub(call)  # type: ignore[arg-type]
+            messages = [{"role": message["role"], "content": text(message)} for message in body["messages"]]
+            call = Call(0, messages, None)  # type: ignore[arg-type]
+            reply = script.root(call) if any("```python" in m["content"] for m in messages) else script.sub(call)
             content = reply.text if isinstance(reply, Reply) else reply
             choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
             usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}

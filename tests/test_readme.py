@@ -27,6 +27,14 @@ TEXTS = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")
 
 CONTRACT = "1. Rent is due.\n2. Notice has to be given by 31 March.\n"
 
+CONFIG = """
+model = "openai/NAME"
+max-seconds = 60
+
+[env]
+memory = "2GiB"
+"""
+
 REPLIES: dict[str, list[str]] = {
     "The first program": [code("SUBMIT(clauses=[line for line in context.splitlines() if 'March' in line])")],
     "What the code can call": [
@@ -99,8 +107,12 @@ def test_make_targets_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("line", [line for line in commands("README.md") if line.startswith("rlm-dspy")])
-def test_command_lines_are_understood(line: str) -> None:
-    words = shlex.split(line)[1:]
+def test_command_lines_are_understood(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What comes after a redirection is the shell's.
+    words = shlex.split(re.split(r"\s[>|]\s", line)[0])[1:]
+    monkeypatch.chdir(tmp_path)
+    if "--config" in words:
+        Path(words[words.index("--config") + 1]).write_text(CONFIG)
     if words == ["--version"]:
         with pytest.raises(SystemExit) as stop:
             parse(words)

@@ -10,7 +10,7 @@ one raises becomes its finding, and one that hangs is given up. So nothing that 
 included, is imported before the check that looks at it.
 
     finding.py    what a check finds
-    examine.py    all checks at the same time, each by itself
+    checks.py     all checks at the same time, each by itself
     software.py   Python, the installed versions, DSPy's import, extras
     sandbox.py    the default environment, really started; causes.py: what stands in its way
     machine.py    temporary folder, memory, disk, open files, processes, cache, terminal
@@ -21,7 +21,7 @@ included, is imported before the check that looks at it.
 
 from __future__ import annotations
 
-from rlm_dspy.doctor.examine import examine
+from rlm_dspy.doctor.checks import examine
 from rlm_dspy.doctor.finding import Finding, Status
 
 __all__ = ["Finding", "Status", "examine"]

@@ -73,7 +73,12 @@ def _ask(lm: Any, found: str, seconds: float, details: list[str]) -> Finding:
     def work() -> None:
         try:
             # Without the cache, which would answer for a server that is down, and without retries, which hide it.
-            asked = lm.copy(cache=False, num_retries=0, timeout=seconds)
+            settings: dict[str, Any] = {"cache": False, "num_retries": 0}
+            try:
+                asked = lm.copy(**settings, timeout=seconds)
+            except ValueError:
+                # An LM with an engine of its own takes no such setting; it is left waiting below when time is up.
+                asked = lm.copy(**settings)
             outcome.append(asked(QUESTION))
         except BaseException as error:
             outcome.append(error)
@@ -83,7 +88,7 @@ def _ask(lm: Any, found: str, seconds: float, details: list[str]) -> Finding:
     thread.start()
     thread.join(seconds)
     took = time.monotonic() - start
-    if not outcome or "timeout" in type(outcome[0]).__name__.lower():
+    if not outcome or _timed_out(outcome[0]):
         more = f"try again with more time: rlm-dspy doctor --seconds {max(60, round(seconds * 10))}"
         return warning(
             "model", f"{found} did not answer within {seconds:g} s", more, "look at its server", details=details
@@ -93,6 +98,17 @@ def _ask(lm: Any, found: str, seconds: float, details: list[str]) -> Finding:
         fixes = _fix(answer, lm) or ["look at the model's name, the key and the server that the error speaks of"]
         return problem("model", f"{found} does not answer: {error_text(answer)}", *fixes, details=details)
     return ok("model", f"{found} answered in {took:.1f} s", details=details)
+
+
+def _timed_out(error: Any) -> bool:
+    """Whether a limit on time is at the bottom of it; clients wrap that in errors of transport in general."""
+    seen: set[int] = set()
+    while isinstance(error, BaseException) and id(error) not in seen:
+        if isinstance(error, TimeoutError) or "timeout" in type(error).__name__.lower():
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _none() -> Finding:

@@ -49,7 +49,7 @@ def summary(findings: Iterable[Finding]) -> str:
 def _finding(finding: Finding, width: int, color: bool) -> list[str]:
     mark = f"\x1b[{_COLOURS[finding.status]}m{finding.status}\x1b[0m" if color else finding.status
     pad = " " * (_STATUS - len(finding.status))
-    name = printable(finding.name)
+    name = _one_line(finding.name)
     if width < _NARROW:
         indent = deep = 2
         lines = [f"{mark}{pad}{name}", *_wrapped(finding.found, width, indent)]
@@ -67,16 +67,20 @@ def _finding(finding: Finding, width: int, color: bool) -> list[str]:
         first = "more: " if finding.status == "ok" else "fix: "
         first = first if number == 0 else "or: "
         if _COMMAND.match(fix):
-            lines.append(" " * deep + first + printable(fix))
+            lines.append(" " * deep + first + _one_line(fix))
         else:
             lines += _wrapped(fix, width, deep, first)
     return lines
 
 
+def _one_line(text: str) -> str:
+    # Tabs and line ends would break the columns, and a command is copied as one line.
+    return " ".join(printable(text).split())
+
+
 def _wrapped(text: str, width: int, indent: int = 0, first: str = "") -> list[str]:
-    text = " ".join(printable(text).split())
     return textwrap.wrap(
-        text,
+        _one_line(text),
         width,
         initial_indent=" " * indent + first,
         subsequent_indent=" " * (indent + len(first)),

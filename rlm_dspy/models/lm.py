@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib.util
+import os
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -84,6 +85,11 @@ class LocalLM(dspy.LM):
     It may be copied, pickled and saved; it then starts a server in the process where it is called. A program that was
     saved as JSON with one is loaded with ``allow_unsafe_lm_state=True``, as any LM class that is not DSPy's own.
 
+    DSPy looks up the price of whatever it calls, and fetches a list of prices for that once a process. A model here has
+    none, so making one sets the environment variable ``LITELLM_LOCAL_MODEL_COST_MAP`` to ``True`` if it is not set: the
+    list that came with DSPy is read instead, for other models of this process too. Set it to ``False`` beforehand where
+    those need the newest prices.
+
     Args:
         model: What is served.
         options: How.
@@ -97,6 +103,7 @@ class LocalLM(dspy.LM):
         lm_options.setdefault("timeout", _TIMEOUT_SECONDS)
         # On the loopback interface nothing fails that would not fail again, but for a server that died: see `__call__`.
         lm_options.setdefault("num_retries", 0)
+        _prices_at_hand()
         super().__init__(f"{_PROVIDER}/{model.served_name}", **lm_options)
         self.local_model = model
         self.options = options or ServerOptions()
@@ -136,6 +143,8 @@ class LocalLM(dspy.LM):
 
     def start(self) -> LocalLM:
         """Start the server now, which takes some seconds, instead of with the first call."""
+        # Also for one that was made in another process and came here through pickle.
+        _prices_at_hand()
         address = self.server.ensure()
         hide(address.key)
         # DSPy makes its clients by address and key, so that a new address gets a new client.
@@ -194,6 +203,10 @@ class LocalLM(dspy.LM):
         # A server that died under a call is started again once; that it keeps dying shows at the start.
         yield False
         yield True
+
+
+def _prices_at_hand() -> None:
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 
 _servers: dict[tuple[LocalModel, ServerOptions], ModelServer] = {}

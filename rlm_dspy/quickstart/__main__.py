@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from rlm_dspy.quickstart import models
@@ -23,18 +25,22 @@ Next:
   rlm = RLM("context, query -> answer: str", max_seconds=300)
   pred = rlm(context=open("your.txt").read(), query="What ...?")
 or, on the command line (in this checkout: .venv/bin/rlm-dspy):
-  rlm-dspy ask "What ...?" your.txt --model openai/NAME
-The tour is notebooks/01_first_rlm.ipynb; limits, outcomes and the sandbox are explained in README.md."""
+  rlm-dspy ask "What ...?" your.txt --model {model}
+The tour begins with notebooks/01_first_rlm.ipynb; limits, outcomes and the sandbox are explained in README.md."""
+
+
+OPTIONS: dict[str, Any] = {"max_iters": 15, "max_llm_calls": 200, "max_seconds": 600}
+"""How the quickstart runs an RLM."""
+
+EMBEDDED_NOTE = """\
+Model: {title}, on this machine, because {why}.
+       The first time, {megabytes:,.0f} MB are downloaded ({licence}). Without a download: SCRIPTED=1 make quickstart"""
 
 
 def main() -> int:
     """Run it; 0 if the answer is right."""
     choice = models.choose()
-    if choice.model is None:
-        print(SCRIPT_NOTE.format(why=choice.why), flush=True)
-    else:
-        where = f" at {choice.api_base}" if choice.api_base else ""
-        print(f"Model: {choice.model}{where} ({choice.why})", flush=True)
+    _announce(choice)
     # After the first line, so that something is seen at once: importing DSPy takes a second or two.
     import dspy
 
@@ -43,24 +49,27 @@ def main() -> int:
     from rlm_dspy.console import ConsoleSubscriber
     from rlm_dspy.quickstart import journal
 
+    try:
+        choice, lm, sub_lm = _models(choice)
+    except KeyboardInterrupt:
+        print("interrupted; what was downloaded is kept", file=sys.stderr)
+        return 130
+    task = _Task.easy() if choice.embedded else _Task.hard()
     document = journal.make()
     print(f"Document: a service journal of {len(document.text):,} characters, made just now")
-    print(f"Question: {journal.QUESTION}\n", flush=True)
-    lm, sub_lm = _models(choice)
+    print(f"Question: {task.question}\n", flush=True)
     console = ConsoleSubscriber(sys.stdout, outputs=False)
     started = time.monotonic()
     try:
         environment = environments.get(os.environ.get(INTERPRETER) or "local")
         rlm = rlm_dspy.RLM(
-            "context, question -> service: str, person: str, errors: int",
-            max_iters=15,
-            max_llm_calls=200,
-            max_seconds=600,
+            task.signature,
+            **OPTIONS,
             sub_lm=sub_lm,
             interpreter=environment,
         )
         with dspy.context(lm=lm), rlm_dspy.subscribe(console):
-            pred = rlm(context=document.text, question=journal.QUESTION)
+            pred = rlm(context=document.text, question=task.question)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -76,29 +85,81 @@ def main() -> int:
         return 1
     finally:
         console.close()
-    return _report(pred, document, environment.describe(), time.monotonic() - started)
+    return _report(pred, task.gold(document), environment.describe(), time.monotonic() - started, choice.embedded)
 
 
-def _models(choice: models.Choice) -> tuple[Any, Any]:
-    """Root and sub-LM; None for the latter is the root's."""
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """What is asked: the question, its signature, and the outputs that are true of a journal."""
+
+    question: str
+    signature: str
+    outputs: dict[str, str]
+
+    @classmethod
+    def hard(cls) -> _Task:
+        """Notes to be read, lines to be counted."""
+        from rlm_dspy.quickstart import journal
+
+        outputs = {"service": "service", "person": "person", "errors": "errors"}
+        return cls(journal.QUESTION, "context, question -> service: str, person: str, errors: int", outputs)
+
+    @classmethod
+    def easy(cls) -> _Task:
+        """Lines to be counted: what a model of 1.5 billion parameters can be trusted with."""
+        from rlm_dspy.quickstart import journal
+
+        return cls(journal.COUNT_QUESTION, "context, question -> errors: int", {"errors": "counted"})
+
+    def gold(self, document: Any) -> dict[str, Any]:
+        """Output to its true value."""
+        return {name: getattr(document, attribute) for name, attribute in self.outputs.items()}
+
+
+def _announce(choice: models.Choice) -> None:
+    if choice.embedded:
+        from rlm_dspy.models import catalog
+
+        model = catalog.resolve(catalog.DEFAULT)
+        note = EMBEDDED_NOTE.format(
+            title=model.name, why=choice.why, megabytes=(model.size or 0) / 1e6, licence=model.license
+        )
+        print(note, flush=True)
+    elif choice.model is None:
+        print(SCRIPT_NOTE.format(why=choice.why), flush=True)
+    else:
+        where = f" at {choice.api_base}" if choice.api_base else ""
+        print(f"Model: {choice.model}{where} ({choice.why})", flush=True)
+
+
+def _models(choice: models.Choice) -> tuple[models.Choice, Any, Any]:
+    """The choice as it turned out, root and sub-LM; None for the latter is the root's."""
+    if choice.embedded:
+        from rlm_dspy.errors import RLMError
+
+        try:
+            return choice, choice.lm(), None
+        except RLMError as error:
+            print(f"The embedded model cannot be used here: {error}", file=sys.stderr)
+            choice = models.Choice(None, "the embedded model cannot be used here")
+            _announce(choice)
     if choice.model is not None:
-        return choice.lm(), None
+        return choice, choice.lm(), None
     from rlm_dspy.quickstart import script
     from rlm_dspy.testing import ScriptedLM
 
-    return ScriptedLM(script.root, model="scripted/root"), ScriptedLM(script.sub, model="scripted/reader")
+    return choice, ScriptedLM(script.root, model="scripted/root"), ScriptedLM(script.sub, model="scripted/reader")
 
 
-def _report(pred: Any, document: Any, about: Any, seconds: float) -> int:
+def _report(pred: Any, gold: dict[str, Any], about: Any, seconds: float, embedded: bool) -> int:
     from rlm_dspy.render import one_line, printable
 
-    def shown(value: Any) -> str:
-        return printable(one_line(str(value), 80))
+    def listed(values: Mapping[str, Any]) -> str:
+        return " ".join(f"{name}={printable(one_line(str(values[name]), 80))}" for name in gold)
 
-    gold = (document.service, document.person, document.errors)
-    right = (str(pred.service).strip().lower(), str(pred.person).strip(), pred.errors) == gold
-    print(f"\nAnswer:  service={shown(pred.service)} person={shown(pred.person)} errors={shown(pred.errors)}")
-    print(f"Truth:   service={gold[0]} person={gold[1]} errors={gold[2]}  (known: the journal was built round it)")
+    right = all(str(pred[name]).strip().lower() == str(value).lower() for name, value in gold.items())
+    print(f"\nAnswer:  {listed(pred)}")
+    print(f"Truth:   {listed(gold)}  (known: the journal was built round it)")
     print(f"Verdict: {'the answer is right' if right else 'the answer is WRONG'}")
     limit = f" at {pred.outcome.limit}" if pred.outcome.limit else ""
     print(f"Outcome: {pred.outcome}{limit}; {len(pred.trajectory)} turns, {_calls(pred)} sub-calls, {seconds:.1f} s")
@@ -109,7 +170,7 @@ def _report(pred: Any, document: Any, about: Any, seconds: float) -> int:
         print(f"         {name + ':':10} {bound.level} ({bound.how})")
     for missing in about.missing:
         print(f"         missing: {missing}")
-    print(f"\n{NEXT}", flush=True)
+    print(f"\n{NEXT.format(model='local' if embedded else 'openai/NAME')}", flush=True)
     return 0 if right else 1
 
 

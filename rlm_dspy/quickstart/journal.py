@@ -17,6 +17,9 @@ QUESTION = (
     "of failed requests."
 )
 
+COUNT_QUESTION = "How many requests in this journal failed? A failed request is a line with the level ERROR."
+"""The question that the embedded model is asked: one that wants counting and no judgement."""
+
 SERVICES = ("basket", "catalogue", "checkout", "gateway", "invoices", "mailer", "pricing", "returns", "search", "stock")
 PEOPLE = ("Amara", "Bjarne", "Chiara", "Dmitri", "Esi", "Farid", "Greta", "Hiroshi", "Ines", "Jonas", "Kavya", "Lucía")
 
@@ -76,6 +79,7 @@ class Journal:
         text: Some 6 MB, one entry a line.
         changes: In the order of the text.
         service, person, errors: The answer to `QUESTION`.
+        counted: The answer to `COUNT_QUESTION`.
     """
 
     text: str
@@ -83,6 +87,7 @@ class Journal:
     service: str
     person: str
     errors: int
+    counted: int
 
 
 def make(seed: int = 7, requests_per_minute: int = 88) -> Journal:
@@ -121,7 +126,7 @@ def make(seed: int = 7, requests_per_minute: int = 88) -> Journal:
     best, errors = max(
         ((change, _count(failures, change)) for change in changes if change.money), key=lambda pair: pair[1]
     )
-    return Journal("\n".join(entries) + "\n", changes, best.service, best.person, errors)
+    return Journal("\n".join(entries) + "\n", changes, best.service, best.person, errors, len(failures))
 
 
 def _changes(random_: random.Random) -> tuple[Change, ...]:

@@ -1,10 +1,13 @@
-"""Which language model is at hand: one that was named, a provider's whose key is set, a local server's, or a script.
+"""Which language model is at hand: one that was named, a provider's whose key is set, a local server's, our own.
+
+The script, whose replies were written beforehand, is for whoever asks for it and where there is no other.
 
 Only loopback addresses are asked, and only whether an OpenAI-compatible server answers there. No key is ever printed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import urllib.error
@@ -31,17 +34,29 @@ class Choice:
     """The model to use.
 
     Attributes:
-        model: As ``dspy.LM`` takes it; None for the script.
+        model: As ``dspy.LM`` takes it; None for the script and for the embedded model.
         why: One sentence on why it is this one.
         api_base: Base URL of a local server, or None.
+        embedded: It is the model of the extra ``local``, which needs no key.
     """
 
     model: str | None
     why: str
     api_base: str | None = None
+    embedded: bool = False
 
     def lm(self) -> Any:
-        """The ``dspy.LM``, without DSPy's cache, so that what is shown took place; not to be called for the script."""
+        """The ``dspy.LM``, without DSPy's cache, so that what is shown took place; not to be called for the script.
+
+        Raises:
+            LocalModelError: The embedded model cannot be fetched, or there is too little memory for it.
+        """
+        if self.embedded:
+            from rlm_dspy.models import local_lm
+
+            lm = local_lm(cache=False, max_tokens=512)
+            lm.start()
+            return lm
         import dspy
 
         assert self.model is not None
@@ -53,7 +68,7 @@ def choose(environment: Mapping[str, str] | None = None) -> Choice:
     """Decide, by the environment variables given (the process's own if None) and what answers on loopback.
 
     In this order: ``SCRIPTED=1``; ``RLM_DSPY_MODEL`` (with ``RLM_DSPY_API_BASE`` for a server of one's own); a provider
-    whose key is set; a local server; the script.
+    whose key is set; a local server; the embedded model, if its extra is installed; the script.
     """
     given = os.environ if environment is None else environment
     if given.get("SCRIPTED", "").lower() not in ("", "0", "no", "false"):
@@ -68,7 +83,10 @@ def choose(environment: Mapping[str, str] | None = None) -> Choice:
     if local is not None:
         return local
     keys = ", ".join(key for key, _ in PROVIDERS)
-    return Choice(None, f"there is no RLM_DSPY_MODEL, no key ({keys}) and no local server")
+    none = f"there is no RLM_DSPY_MODEL, no key ({keys}) and no local server"
+    if importlib.util.find_spec("xllamacpp") is None:
+        return Choice(None, f"{none}, and the extra 'local' is not installed")
+    return Choice(None, none, embedded=True)
 
 
 def _local() -> Choice | None:

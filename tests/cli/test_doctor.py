@@ -14,16 +14,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlm_dspy import doctor
 from rlm_dspy.cli import exits, main
-from rlm_dspy.doctor import causes, examine, machine, model, sandbox, software
+from rlm_dspy.doctor import causes, checks, machine, model, sandbox, software
 from rlm_dspy.doctor.finding import Finding, ok, problem, warning
 from rlm_dspy.doctor.report import report, summary
-from rlm_dspy.environments import Local
+from rlm_dspy.environments import Local, pool
+from rlm_dspy.testing import Reply, ScriptedLM
 
 ARGV = ("-m", "rlm_dspy.cli", "doctor", "--no-call")
 NAMES = ("python", "packages", "dspy", "confinement", "sandbox", "processes", "temporary folder", "memory")
@@ -146,7 +148,7 @@ def test_what_a_check_raises_is_its_finding_and_takes_nothing_with_it(monkeypatc
     def leaves() -> Iterator[Finding]:
         raise SystemExit(3)
 
-    findings = examine.run({"bad": bad, "leaves": leaves, "good": lambda: [ok("good", "fine")], "dspy": bad}, 10)
+    findings = checks.run({"bad": bad, "leaves": leaves, "good": lambda: [ok("good", "fine")], "dspy": bad}, 10)
     assert [(f.name, f.status) for f in findings] == [
         ("bad", "warning"),
         ("leaves", "warning"),
@@ -164,7 +166,7 @@ def test_a_check_that_hangs_is_given_up() -> None:
         return []
 
     start = time.monotonic()
-    findings = examine.run({"hangs": hangs, "good": lambda: [ok("good", "fine")]}, 0.3)
+    findings = checks.run({"hangs": hangs, "good": lambda: [ok("good", "fine")]}, 0.3)
     release.set()
     assert time.monotonic() - start < 20
     assert [(f.name, f.status) for f in findings] == [("hangs", "problem"), ("good", "ok")]
@@ -175,7 +177,7 @@ def test_where_no_thread_can_be_started_checks_run_one_after_another(monkeypatch
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert only(examine.run({"good": lambda: [ok("good", "fine")]}, 5)).found == "fine"
+    assert only(checks.run({"good": lambda: [ok("good", "fine")]}, 5)).found == "fine"
 
 
 # ------------------------------------------------------------------------------------------------------ sandbox
@@ -229,6 +231,8 @@ def test_a_sandbox_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Local) -> Any:
         raise SandboxUnavailableError("no layer. bubblewrap: bwrap is not installed. Install bubblewrap (...)")
 
+    # A worker that an earlier test left ready would be taken instead.
+    pool.close()
     monkeypatch.setattr(Local, "open", refuse)
     found = only(sandbox.sandbox())
     assert found.status == "problem" and "Install bubblewrap" not in found.found
@@ -328,10 +332,30 @@ def test_a_server_that_is_silent_or_gone() -> None:
         server.bind(("127.0.0.1", 0))
         server.listen()
         base = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
-        found = only(model.model("openai/m", base, True, 0.5))
-    assert found.status == "warning" and "--seconds 60" in found.fixes[0]
+        # Whether the client's own limit ends it or ours, which come at the same time.
+        for seconds in (0.5, 0.3, 0.2):
+            found = only(model.model("openai/m", base, True, seconds))
+            assert found.status == "warning" and "--seconds 60" in found.fixes[0]
     gone = only(model.model("openai/m", base, True, 30))
     assert gone.status == "problem" and gone.fixes and "does not answer" in gone.found
+
+
+@pytest.mark.parametrize("inner", [TimeoutError("timed out"), type("ReadTimeout", (Exception,), {})()])
+def test_a_time_limit_inside_of_other_errors_is_one(inner: Exception) -> None:
+    def silent(call: Any) -> Reply:
+        error = ConnectionError("no bytes")
+        error.__cause__ = inner
+        return Reply(error=error)
+
+    with dspy.context(lm=ScriptedLM(silent)):
+        found = only(model.model(None, None, True, 30))
+    assert found.status == "warning" and "did not answer within 30 s" in found.found
+
+
+def test_an_lm_with_an_engine_of_its_own_is_asked_too() -> None:
+    with dspy.context(lm=ScriptedLM(["ok"])):
+        found = only(model.model(None, None, True, 30))
+    assert found.status == "ok" and " answered in " in found.found
 
 
 def test_no_model_and_what_is_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,6 +386,8 @@ findings_ = st.builds(
 
 
 @settings(deadline=None)
+@example([ok("a\tb", "c\n\td")], 40, False)
+@example([problem("a\nb", "", "pip install\tx\ny")], 80, True)
 @given(st.lists(findings_, max_size=4), st.integers(0, 200), st.booleans())
 def test_any_findings_at_any_width(findings: list[Finding], width: int, color: bool) -> None:
     text = report(findings, width=width, color=color)

@@ -129,23 +129,32 @@ def test_aforward_never_blocks_the_loop(sandbox: Environment) -> None:
     rlm = RLM("text -> answer", tools=[slow_tool], interpreter_factory=sandbox)
     for lm in (ScriptedLM(slow_lm), ScriptedLM(slow_lm, sync_only=True)):
         with dspy.context(lm=lm):
-            prediction, gap = longest_gap(lambda: rlm.acall(text="x" * 5_000_000))
-        assert prediction.trajectory[0]["output"] == "done sub"
-        assert gap < 0.2
+            # A machine that is busy may stop a thread for as long, but not each time.
+            gaps = []
+            while len(gaps) < 5 and min(gaps, default=1.0) >= 0.2:
+                prediction, gap = longest_gap(lambda: rlm.acall(text="x" * 5_000_000))
+                gaps.append(gap)
+                assert prediction.trajectory[0]["output"] == "done sub"
+        assert min(gaps) < 0.2, gaps
 
 
 def test_gathered_runs_overlap(sandbox: Environment) -> None:
-    lm = ScriptedLM(lambda call: code("import time; time.sleep(0.4); SUBMIT(text)"))
-    rlm = RLM("text -> answer", interpreter_factory=sandbox)
+    """All eight are in the middle of their code at one time."""
+    meeting = asyncio.Barrier(8)
+
+    async def meet() -> None:
+        """Wait for the others."""
+        async with asyncio.timeout(60):
+            await meeting.wait()
+
+    rlm = RLM("text -> answer", tools=[meet], interpreter_factory=sandbox)
 
     async def main() -> list[Any]:
         return await asyncio.gather(*(rlm.acall(text=f"t{n}") for n in range(8)))
 
-    started = time.monotonic()
-    with dspy.context(lm=lm):
+    with dspy.context(lm=ScriptedLM(lambda call: code("meet(); SUBMIT(text)"))):
         predictions = asyncio.run(main())
-    assert [p.answer for p in predictions] == [f"t{n}" for n in range(8)]
-    assert time.monotonic() - started < 8 * 0.4
+    assert [(p.answer, p.usage["turns"]) for p in predictions] == [(f"t{n}", 1) for n in range(8)]
 
 
 def test_sync_call_inside_a_running_loop_as_in_a_notebook(sandbox: Environment) -> None:

@@ -123,13 +123,13 @@ def test_the_same_call_twice_is_answered_from_the_cache(sandbox: Environment) ->
 def test_large_inputs_with_the_same_ends_are_not_confused(sandbox: Environment) -> None:
     """The first request is the same for both, and may come from the cache; what the code sees never does."""
     lm = ScriptedLM(
-        lambda call: code("print(text[5000])") if call.turn == 0 else code(f"SUBMIT({call.prompt[0]!r})"),
+        lambda call: code("print(text[3000])") if call.turn == 0 else code(f"SUBMIT({call.prompt.splitlines()[1]!r})"),
         cache=True,
         model="scripted/middle",
     )
     rlm = RLM("text -> answer", interpreter_factory=sandbox)
     with dspy.context(lm=lm):
-        answers = [rlm(text="x" * 5000 + middle + "x" * 5000).answer for middle in "ab"]
+        answers = [rlm(text="x" * 3000 + middle + "x" * 7000).answer for middle in "ab"]
     assert answers == ["a", "b"]
     assert len(lm.calls) == 3
 
@@ -232,7 +232,7 @@ class Engine:
 
     def complete(self, request: Request) -> Response:
         text = request.messages[-1].text or ""
-        return response(code("SUBMIT(llm_query('sub'))") if "# Variables" in text else "from the engine")
+        return response(code("SUBMIT(llm_query('sub'))") if "Variable `query`" in text else "from the engine")
 
 
 class ForwardOnly(dspy.BaseLM):
@@ -246,7 +246,7 @@ class ForwardOnly(dspy.BaseLM):
         self.threads.add(threading.current_thread().name)
         text = messages[-1]["content"]
         text = text if isinstance(text, str) else text[0]["text"]
-        reply = code("SUBMIT(llm_query('sub'))") if "# Variables" in text else "from forward"
+        reply = code("SUBMIT(llm_query('sub'))") if "Variable `query`" in text else "from forward"
         message = Object(content=reply, tool_calls=None, reasoning_content=None)
         return Object(
             choices=[Object(message=message, finish_reason="stop", logprobs=None)], usage={}, model="legacy/lm"
@@ -278,7 +278,7 @@ def test_lms_that_can_only_be_called_synchronously(
             prediction = asyncio.run(rlm.acall(query="q"))
         else:
             prediction = asyncio.run(in_a_loop())
-    assert prediction.answer == answer
+    assert prediction.answer == answer and prediction.outcome == "submitted" and prediction.usage["calls"] == 1
 
 
 @pytest.mark.parametrize("whose", ["settings", "sub_lm", "own"])

@@ -7,7 +7,7 @@ import threading
 import dspy
 import pydantic
 
-from rlm_dspy import RLM
+from rlm_dspy import RLM, Run, subscribe
 from rlm_dspy.environments import Subprocess
 from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.errors import SandboxUnavailableError
@@ -32,7 +32,7 @@ def test_output_before_the_worker_dies(sandbox: Environment) -> None:
 def test_output_of_code_that_resists_its_time_limit() -> None:
     swallow = "try:\n        while True:\n            x = 1\n    except BaseException:\n        y = 1"
     resisting = f"print('found: 42')\nwhile True:\n    {swallow}"
-    pred = run(Subprocess(timeout=0.6), resisting, "SUBMIT('done')")
+    pred = run(Subprocess(timeout=2.0), resisting, "SUBMIT('done')")
     assert "found: 42" in pred.trajectory[0].output
     assert "was killed" in pred.trajectory[0].output
     assert pred.answer == "done"
@@ -41,25 +41,33 @@ def test_output_of_code_that_resists_its_time_limit() -> None:
 def test_an_answer_of_code_that_then_resists_is_kept() -> None:
     swallow = "try:\n        while True:\n            x = 1\n    except BaseException:\n        y = 1"
     stubborn = f"try:\n    SUBMIT('found it')\nexcept BaseException:\n    pass\nwhile True:\n    {swallow}"
-    pred = run(Subprocess(), stubborn, max_seconds=1.0)
+    pred = run(Subprocess(), stubborn, max_seconds=3.0)
     assert (pred.outcome, pred.answer) == ("submitted", "found it")
 
 
+RUNS: list[Run] = []
+
+
 class Slow(pydantic.BaseModel):
+    """Takes longer to check than the last run in `RUNS` has time."""
+
     value: str
 
     @pydantic.field_validator("value")
     @classmethod
     def _slowly(cls, value: str) -> str:
-        threading.Event().wait(0.6)
+        while (RUNS[-1].ledger.seconds_left or 0) > 0:
+            threading.Event().wait(0.01)
         return value
 
 
 def test_an_answer_that_comes_at_the_last_moment_is_checked_and_kept(sandbox: Environment) -> None:
     """Validation begins before ``max_seconds`` and ends after it."""
     signature = dspy.Signature({"context": (str, dspy.InputField()), "answer": (Slow, dspy.OutputField())})
-    with dspy.context(lm=ScriptedLM([code("SUBMIT({'value': 'in time'})")])):
-        pred = RLM(signature, interpreter=sandbox, max_seconds=0.5)(context="c")
+    lm = ScriptedLM([code("SUBMIT({'value': 'in time'})")])
+    with dspy.context(lm=lm), subscribe(lambda event, run: RUNS.append(run)):
+        pred = RLM(signature, interpreter=sandbox, max_seconds=2.0)(context="c")
+    assert pred.trajectory.events[-1].seconds > 2.0
     assert pred.outcome == "submitted" and pred.answer.value == "in time"
 
 

@@ -128,8 +128,31 @@ def test_ctrl_c(in_python: Callable[..., Any], where: str, how: str) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert out.splitlines() == ["interrupted ['first']", "children 0"], out + err
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 28
     assert process.returncode == 0
+
+
+AT = {"run_started": 0, "session_opened": 0, "turn_started": 2, "acted": 2, "executed": 2, "turn_ended": 2}
+
+
+@pytest.mark.parametrize("kind", list(AT))
+def test_ctrl_c_while_the_run_waits_for_nothing(in_python: Callable[..., Any], kind: str) -> None:
+    """In the middle of one of its own steps; the next thing that it waits for is what is cut off."""
+    script = PRELUDE + f"""
+def strike(event, run):
+    if event.kind == "{kind}" and getattr(event, "turn", 0) == {AT[kind]}:
+        signal.raise_signal(signal.SIGINT)
+
+lm = ScriptedLM([code("1"), code("2"), code("SUBMIT('x')"), "not asked"])
+with dspy.context(lm=lm), rlm_dspy.subscribe(strike):
+    try:
+        say("no interrupt", RLM("query -> answer", interpreter_factory=ENVIRONMENT)(query="q"))
+    except KeyboardInterrupt as error:
+        say("interrupted", len(lm.calls), "children", left(), error.trajectory.events[-1].kind)
+"""
+    out, err = in_python(script).communicate(timeout=60)
+    asked = {"run_started": 0, "session_opened": 0, "turn_started": 1}.get(kind, 2)
+    assert out == f"interrupted {asked} children 0 run_ended\n", out + err
 
 
 def test_ctrl_c_while_the_sandbox_starts(in_python: Callable[..., Any]) -> None:
@@ -471,22 +494,25 @@ say(work(8))
 # ------------------------------------------------------------------------------------------- a stop asked for by a user
 
 
-def test_request_stop_from_another_thread(sandbox: Environment) -> None:
+def test_request_stop_from_another_thread(sandbox: Environment, eventually: Callable[..., bool]) -> None:
     """What the command line's first Ctrl-C does: stop where it is, and give the best answer."""
     runs: list[Any] = []
+
+    def stop(run: Any) -> None:
+        eventually(lambda: "begun" in run.session.partial_output)
+        run.request_stop()
 
     def watch(event: Any, run: Any) -> None:
         if event.kind == "acted" and event.turn == 2:
             runs.append(run)
-            threading.Timer(0.1, run.request_stop).start()
+            threading.Thread(target=stop, args=(run,)).start()
 
     answer = "[[ ## answer ## ]]\nbest so far\n\n[[ ## completed ## ]]"
     lm = ScriptedLM([code("print(1)"), code("print('begun', flush=True)\nimport time; time.sleep(600)"), answer])
-    started = time.monotonic()
     with dspy.context(lm=lm), subscribe(watch):
         prediction = RLM("query -> answer", interpreter_factory=sandbox)(query="q")
     assert prediction.answer == "best so far"
     assert prediction.outcome == "extracted" and prediction.outcome.limit == "interrupted"
     assert prediction.trajectory[1]["output"].startswith("begun")
-    assert time.monotonic() - started < 10
+    assert prediction.trajectory.events[-1].seconds < 60
     runs[0].request_stop()  # after the end it does nothing

@@ -84,7 +84,7 @@ def test_state_goes_to_another_signature_but_for_extract(sandbox: Environment, t
     rlm = RLM("text -> answer", interpreter_factory=sandbox)
     rlm.load(path)
     request = first_request(rlm, text="abc")
-    assert "The learned strategy." in request.system and "`text`: str" in request.prompt
+    assert "The learned strategy." in request.system and "Variable `text`" in request.prompt
 
 
 def test_saved_json_is_small_and_holds_no_knob(tmp_path: Path) -> None:
@@ -103,6 +103,42 @@ def test_api_keys_are_not_saved(tmp_path: Path) -> None:
     rlm.set_lm(dspy.LM("openai/m", api_key="sk-secret-0123456789"))
     rlm.save(tmp_path / "state.json")
     assert "sk-secret" not in (tmp_path / "state.json").read_text()
+
+
+@pytest.mark.parametrize("suffix", ["json", "pkl"])
+@pytest.mark.parametrize("inside_a_program", [False, True])
+@pytest.mark.parametrize("demos", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"extra_headers": {"x-portkey-api-key": "secret-0123456789"}},
+        {"headers": {"Authorization": "Bearer secret-0123456789"}},
+        {"default_headers": {"x-gateway": "secret-0123456789"}},
+        {"aws_secret_access_key": "secret-0123456789"},
+        {"azure_ad_token": "secret-0123456789"},
+        {"vertex_credentials": {"private": "secret-0123456789"}},
+    ],
+)
+def test_keys_in_headers_and_settings_are_not_saved(
+    tmp_path: Path, suffix: str, inside_a_program: bool, demos: bool, settings: dict[str, Any]
+) -> None:
+    rlm = trained() if demos else RLM("context, query -> answer")
+    if demos:
+        # A raw training example, which an optimiser may leave among the demonstrations.
+        rlm.act.demos.append(dspy.Example(context="c", query="q", answer="a"))
+    lm = dspy.LM("openai/m", max_tokens=777, top_p=0.5, api_base="http://127.0.0.1:9/v1", **settings)
+    rlm.set_lm(lm)
+    program: Any = rlm
+    if inside_a_program:
+        program = dspy.Module()
+        program.rlm = rlm
+    path = tmp_path / f"state.{suffix}"
+    program.save(path)
+    assert b"secret" not in path.read_bytes()
+    assert lm.kwargs.items() >= settings.items(), "saving changed the LM itself"
+    program.load(path, allow_pickle=True, allow_unsafe_lm_state=True)
+    loaded = rlm.act.lm
+    assert (loaded.model, loaded.kwargs["max_tokens"], loaded.kwargs["top_p"]) == ("openai/m", 777, 0.5)
 
 
 def test_a_newer_schema_is_refused() -> None:

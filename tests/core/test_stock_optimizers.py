@@ -36,14 +36,14 @@ def root(call: Call) -> str:
     """Two turns: ask the sub-LM, submit. Hard documents need the trick."""
     if "No more code can run" in call.prompt:
         return "[[ ## answer ## ]]\nunknown\n\n[[ ## completed ## ]]"
-    own = call.messages[max(n for n, m in enumerate(call.messages) if "# Variables" in m["content"]) :]
+    own = call.own
     before = call.messages[: len(call.messages) - len(own)]
     knows = any(TRICK in m["content"] for m in before)
     replies = [m for m in own if m["role"] == "assistant"]
     hard = "hard document" in own[0]["content"]
     if not replies:
         return code("print(llm_query('find the secret in: ' + zq_document))", "look")
-    answer = own[-1]["content"].split("\n")[0]
+    answer = own[-1]["content"].split("\n")[1]
     if hard and not knows:
         return code("print('at a loss')")
     return code(f"SUBMIT({answer!r})  # {TRICK}", "done")
@@ -57,7 +57,7 @@ def sub(call: Call) -> str:
 
 def every_role(call: Call) -> str:
     """One LM for root and sub-calls, which ``set_lm`` makes of a program; SIMBA and BestOfN call it."""
-    return root(call) if "Python REPL" in call.system else sub(call)
+    return root(call) if "REPL" in call.system else sub(call)
 
 
 def examples(kind: str, count: int) -> list[dspy.Example]:
@@ -107,7 +107,8 @@ def assert_contract_is_whole(rlm: RLM, lm: ScriptedLM) -> None:
     before = len(lm.calls)
     rlm(zq_document="easy document 9. The secret is nine.", zq_question="what?")
     first = lm.calls[before]
-    told = ["`zq_document`: str", "`zq_tool(text: str) -> str`", "`llm_query(", "SUBMIT(answer: str)", "37 sub-LM"]
+    told = ["Variable `zq_document` = ", "`zq_tool(text: str) -> str`", "`llm_query(", "37 sub-LM"]
+    told += ["SUBMIT(answer=...), answer: str", "Variable `zq_question`"]
     assert [part for part in told if part not in first.prompt] == []
     assert "```python" in first.system
 

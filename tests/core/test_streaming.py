@@ -21,7 +21,7 @@ from rlm_dspy.testing import Call, ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 class Chatty(StatusMessageProvider):
@@ -108,7 +108,7 @@ def test_tools_and_sub_agents_that_call_lms_under_a_stream(sandbox: Environment,
 
     source = "import dspy\nprint(predict('x'), run('y'), dspy.Predict('q -> a')(q='z').a)"
     replies = iter([code(source), code("SUBMIT('done')")])
-    lm = ScriptedLM(lambda call: code("SUBMIT(text)") if "`text`: str" in call.prompt else next(replies))
+    lm = ScriptedLM(lambda call: code("SUBMIT(text)") if "Variable `text`" in call.prompt else next(replies))
     rlm = RLM("query -> answer", tools=[predict, run], sub_lm=sub, interpreter_factory=sandbox)
     program = dspy.streamify(rlm, status_message_provider=Chatty(), is_async_program=is_async)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Optional, Union
 import dspy
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import TypedDict
 
@@ -125,8 +125,9 @@ def test_a_refusal_is_a_turn_and_says_what_is_wrong(
     root = ScriptedLM([code(f"SUBMIT({source})"), code(f"SUBMIT({good})" if good else "pass"), "none"])
     with dspy.context(lm=root):
         prediction = RLM(signature(annotation), interpreter=sandbox, max_iters=2)(q="x")
-    seen = root.calls[1].prompt
-    assert seen.startswith("[Error] SUBMIT was refused: ") and says in seen and len(seen) < 1_000
+    seen, _, status = root.calls[1].prompt.partition("\n\n[turn ")
+    assert seen.startswith("Output:\n[Error] SUBMIT was refused: ") and says in seen and len(seen) < 1_000
+    assert status.startswith("2 of 2; this is the last turn: SUBMIT now]")
     assert prediction.trajectory[0].error and prediction.outcome == ("submitted" if good else prediction.outcome)
 
 
@@ -168,6 +169,7 @@ def test_defaults_fill_what_was_not_given() -> None:
         validate(Submission((), {"b": 1}), Task)
 
 
+@settings(deadline=None)
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda s: st.lists(s, max_size=3), max_leaves=10))
 def test_whatever_is_submitted_is_converted_or_refused(value: Any) -> None:
     for annotation in (int, str, list[int], Literal["a"], Clause, Picky, dict[str, Any], Union[int, list[str]]):  # noqa: UP007

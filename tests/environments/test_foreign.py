@@ -145,16 +145,16 @@ def test_dspys_local_interpreter() -> None:
 
 def test_past_the_time_limit_it_is_replaced() -> None:
     async def check() -> None:
-        session = ForeignSession(dspy.LocalInterpreter, timeout=0.3)
+        session = ForeignSession(dspy.LocalInterpreter, timeout=1.0)
         await session.set({"x": 1})
         start = time.monotonic()
         result = await session.run("while True: pass")
         assert result.error is not None and result.error.kind == "timeout" and result.lost == ("x",)
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 30
         assert (await session.run("40 + 2")).value == "42"
 
         async def slow() -> int:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1.2)
             return 1
 
         assert (await session.run("slow()", {"slow": slow})).value == "1"

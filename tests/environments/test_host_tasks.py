@@ -57,6 +57,37 @@ def test_every_call_is_answered_however_far_it_has_come_when_the_cell_ends(passe
     assert all("cancelled" in text or "has ended" in text for _, text in answers.given)
 
 
+def test_calls_that_never_began_are_answered_also_where_the_waiting_for_others_is_cancelled() -> None:
+    async def main() -> None:
+        answers = Answers()
+
+        async def resists() -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await asyncio.Event().wait()
+
+        host = answers.host(resists=resists)
+        host.accept(a_call("resists", number=1))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        host.accept(a_call("resists", number=2))
+        await asyncio.sleep(0)  # it is a task by now, which has not taken its first step
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_later(0.01, task.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await host.close()
+        task.uncancel()
+        given = dict(answers.given)
+        assert "has ended" in given[2] and "cancelled" in given[1]
+        waited = host.waited()
+        await asyncio.sleep(0.01)
+        assert host.waited() == waited
+
+    asyncio.run(main())
+
+
 def test_the_time_that_calls_are_open_does_not_count() -> None:
     async def main() -> None:
         answers = Answers()

@@ -104,7 +104,7 @@ def test_an_interrupt_never_hits_another_cell() -> None:
 
 def test_code_that_cannot_be_stopped_is_left_behind() -> None:
     async def check() -> Any:
-        session = InProcess(timeout=0.2)()
+        session = InProcess(timeout=1.0)()
         release = threading.Event()
         await session.set({"release": release, "x": 1})
         result = await session.run("print('before')\nrelease.wait()")
@@ -122,7 +122,7 @@ def test_a_cell_that_awaits_is_interrupted() -> None:
     """An interrupt of a thread strikes between bytecodes, so a sleeping event loop has to be woken for it."""
 
     async def check() -> Any:
-        session = InProcess(timeout=0.3)()
+        session = InProcess(timeout=1.0)()
         result = await session.run("kept = 1\nimport asyncio\nawait asyncio.sleep(1e6)")
         after = await session.run("kept")
         await session.close()

@@ -115,6 +115,44 @@ def test_a_saved_program_serves_itself_elsewhere(
     assert out.split() == ["True", "True", "8"], err
 
 
+_WATCHED = """
+import os, pickle, sys
+os.environ.pop("LITELLM_LOCAL_MODEL_COST_MAP", None)
+asked = []
+
+def watch(event, details):
+    if event == "urllib.Request" and "://127.0.0.1:" not in details[0]:
+        asked.append(details[0])
+    elif event == "socket.getaddrinfo" and details[0] not in ("127.0.0.1", "localhost", None):
+        asked.append(details[0])
+
+sys.addaudithook(watch)
+import dspy
+dspy.configure_cache(enable_disk_cache=False)
+with open(sys.argv[1], "rb") as file:
+    lm = pickle.load(file)
+print(bool(lm("hello")), bool(lm.supported_params), asked)
+"""
+
+
+def test_nothing_is_looked_up_on_the_network(
+    lm: LocalLM, tmp_path: Path, in_python: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Not even a list of prices, which DSPy fetches by itself for what it calls."""
+    (tmp_path / "lm.pkl").write_bytes(pickle.dumps(lm))
+    out, err = in_python(_WATCHED, str(tmp_path / "lm.pkl")).communicate(timeout=300)
+    assert out.split() == ["True", "True", "[]"], err
+
+
+def test_a_choice_of_prices_is_kept(lm: LocalLM, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "False")
+    lm.start()
+    assert os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] == "False"
+    monkeypatch.delenv("LITELLM_LOCAL_MODEL_COST_MAP")
+    local_lm(str(tiny))
+    assert os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] == "True"
+
+
 def test_state_is_whole(cache: Path) -> None:
     lm = LocalLM(described(), ServerOptions(context=999, parallel=3), pull=False, temperature=0.3, max_tokens=5)
     back = dspy.BaseLM.load_state(lm.dump_state(), allow_custom_lm_class=True)

@@ -73,13 +73,8 @@ def test_an_empty_reply_leaves_a_conversation_that_is_taken(
     sandbox: Environment,
     monkeypatch: pytest.MonkeyPatch,
     nothing: str,
-    request: pytest.FixtureRequest,
 ) -> None:
     """No provider takes a message without text, and chat templates of open models want the roles in turn."""
-    # LiteLLM puts a text of its own in place of an empty one for Anthropic.
-    mended = line.wire == "anthropic" and line.options.get("engine") == "litellm"
-    if (nothing and not mended) or line.wire in ("vllm", "llamacpp"):
-        request.applymarker(pytest.mark.xfail(strict=True, reason="not yet in signatures/conversation.py"))
 
     def policy(last: str) -> Any:
         if "Your reply was empty" in last:

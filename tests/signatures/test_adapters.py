@@ -121,7 +121,7 @@ def test_extract_is_one_more_question_at_the_end_of_the_same_conversation(inner:
         messages = ConversationAdapter(inner()).format(extract_signature(Report), [], INPUTS)
     assert messages[: len(conversation.sent)] == conversation.sent
     assert [m["role"] for m in messages] == ["system", "user", "assistant", "user"]
-    assert messages[-1]["content"].startswith("1\n\n[turn 2 of 9]\n\nNo more code can run.")
+    assert messages[-1]["content"].startswith("Output:\n1\n\n[turn 2 of 9]\n\nNo more code can run.")
     assert all(name in messages[-1]["content"] for name in Report.output_fields)
 
 

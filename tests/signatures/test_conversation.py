@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlm_dspy.signatures import Act, ConversationAdapter, Exchange
-from rlm_dspy.signatures.conversation import Conversation, conversing, current, cut
+from rlm_dspy.signatures.conversation import EMPTY_REPLY, Conversation, conversing, current, cut
 
 texts = st.text(max_size=60)
 exchanges = st.builds(
@@ -29,10 +29,13 @@ def test_each_request_is_a_prefix_of_the_next(contract: str, turns: list[Exchang
             conversation.exchanges.append(turn)
             after = adapter.format(Act, [], inputs)
             assert after[: len(before)] == before
-            assert len(after) - len(before) == 1 + bool(turn.reply)
-            if turn.reply:
+            assert len(after) - len(before) == 2 and after[-2]["role"] == "assistant"
+            if turn.reply.strip():
                 assert after[-2]["content"] == turn.reply
                 assert after[-2].get("reasoning_content") == ((turn.reasoning_content or None) if replay else None)
+            else:
+                # Providers refuse a message without text.
+                assert after[-2] == {"role": "assistant", "content": EMPTY_REPLY}
             assert after[-1] == {"role": "user", "content": turn.observation()}
             before = after
     assert before[0]["role"] == "system" and before[1] == {"role": "user", "content": contract}
@@ -40,11 +43,13 @@ def test_each_request_is_a_prefix_of_the_next(contract: str, turns: list[Exchang
 
 @given(st.text(alphabet=st.characters(), max_size=30))
 def test_lone_surrogates_are_the_only_bytes_that_change(reply: str) -> None:
-    conversation = Conversation("c", [Exchange(reply, "o")] if reply else [])
-    sent = [m["content"] for m in conversation.messages() if m["role"] == "assistant"]
-    for text in sent:
-        text.encode("utf-8")
+    conversation = Conversation("c", [Exchange(reply, "o")])
+    (text,) = (m["content"] for m in conversation.messages() if m["role"] == "assistant")
+    text.encode("utf-8")
+    if reply.strip():
         assert (text == reply) == (not any(0xD800 <= ord(c) <= 0xDFFF for c in reply))
+    else:
+        assert text == EMPTY_REPLY
 
 
 @given(st.lists(exchanges, max_size=20))
