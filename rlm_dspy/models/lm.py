@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import dspy
+from dspy.utils.exceptions import LMTransportError
 
 from rlm_dspy.errors import LocalModelError, MissingExtraError
 from rlm_dspy.models import catalog, fetch, store
@@ -160,8 +161,8 @@ class LocalLM(dspy.LM):
             self.start()
             try:
                 return super().__call__(prompt, messages=messages, **kwargs)
-            except Exception:
-                if last or not self.server.gone():
+            except Exception as error:
+                if last or not self.server.gone(isinstance(error, LMTransportError)):
                     raise
         raise AssertionError("unreachable")
 
@@ -174,8 +175,8 @@ class LocalLM(dspy.LM):
                 await asyncio.to_thread(self.start)
             try:
                 return await super().acall(prompt, messages=messages, **kwargs)
-            except Exception:
-                if last or not await asyncio.to_thread(self.server.gone):
+            except Exception as error:
+                if last or not await asyncio.to_thread(self.server.gone, isinstance(error, LMTransportError)):
                     raise
         raise AssertionError("unreachable")
 

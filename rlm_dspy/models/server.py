@@ -28,6 +28,7 @@ from rlm_dspy.models import machine
 from rlm_dspy.models.child import Child, Inside
 
 START_SECONDS = 300.0
+_BROKEN_SECONDS = 1.0
 _GONE_SECONDS = 2.0
 _DEATHS = 3
 _DEATHS_SECONDS = 120.0
@@ -145,9 +146,16 @@ class ModelServer:
             if running is not None:
                 running.stop()
 
-    def gone(self) -> bool:
-        """Whether the server at the last address is there no more; asked when a request has failed."""
+    def gone(self, broken: bool = False) -> bool:
+        """Whether the server at the last address is there no more; asked when a request has failed.
+
+        Args:
+            broken: The connection broke. A process that is being killed may still answer for a moment, so it is watched.
+        """
         address, running = self._address, self._running
+        watched = time.monotonic() + (_BROKEN_SECONDS if broken else 0.0)
+        while running is not None and running.why_dead() is None and time.monotonic() < watched:
+            time.sleep(0.02)
         deadline = time.monotonic() + _GONE_SECONDS
         while address is not None and not _answers(address.url):
             # A process that ends closes its sockets first; that it has ended shows a moment later.
