@@ -39,7 +39,7 @@ LLM_QUERY = FunctionInfo(
 )
 LLM_QUERY_BATCHED = FunctionInfo(
     "llm_query_batched(prompts: list[str]) -> list[str]",
-    "ask about many prompts at once; the answers in their order",
+    "ask about many prompts at once; the answers in their order, and one that failed says so",
 )
 SHOW_VARS = FunctionInfo("SHOW_VARS() -> dict[str, str]", "the variables that exist, with their types")
 BUDGET = FunctionInfo("budget() -> dict[str, float | None]", "what is left of the limits")
