@@ -80,8 +80,12 @@ def _served(options: argparse.Namespace) -> Iterator[tuple[str, str | None]]:
         return
     from rlm_dspy import local_lm
 
-    lm = local_lm()
-    yield lm.model, lm.kwargs.get("api_base")
+    lm = local_lm().start()
+    os.environ["SMALL_MODEL_API_KEY"] = lm.kwargs["api_key"]
+    try:
+        yield lm.model, lm.kwargs["api_base"]
+    finally:
+        lm.stop()
 
 
 def _ask(

@@ -19,6 +19,7 @@ from rlm_dspy.signatures.dialect import string_constants
 HEAD_LINES = 3
 SAMPLES = 3
 MATCHES = 4
+SENTENCES = 10
 WIDTH = 240
 """Characters that are shown of one line."""
 
@@ -30,6 +31,7 @@ LARGE = 1_000
 """Characters from which on a text is shown in parts."""
 
 _WORD = re.compile(r"[^\W_][\w.:-]{2,}[^\W_]")
+_STOP = re.compile(r"[.!?][\"'»”]?\s")
 _RARE = 40
 _TERMS = 6
 _PARTS = 20
@@ -68,29 +70,32 @@ def look(text: str, task: str = "") -> str:
         listed = ", ".join(f"{word!r} {number:,} times" for word, number in words.items())
         shown.append(f"Words of the task that stand in it: {listed}")
     if found := matches(text, task):
-        shown += ["Lines with words of the task:", *map(_cut, found)]
+        what = "Sentences" if form(text) == "prose" else "Lines"
+        shown += [f"{what} with words of the task:", *map(_cut, found)]
     return "\n".join(shown)
 
 
 def matches(text: str, task: str) -> list[str]:
-    """Lines of ``text`` that have rare words of ``task`` in them, at most `MATCHES`: those with the most and rarest.
+    """Lines of ``text`` that have rare words of ``task`` in them, the best of them first, at most `MATCHES`.
 
-    A word is rare if the text has it, as written or in lower case, at most some forty times.
+    Of prose, sentences in place of lines, at most `SENTENCES`. A word is rare if the text has it, as written or in
+    lower case, at most some forty times.
     """
     if len(text) > SEARCHED:
         return []
     words = _task_words(task)
+    bounds, limit = (_sentence, SENTENCES) if words and form(text) == "prose" else (_bounds, MATCHES)
     score: dict[tuple[int, int], float] = {}
     for word in words:
-        for form in dict.fromkeys((word, word.lower(), word.rstrip("s"))):
-            places = _places(text, form)
+        for spelling in dict.fromkeys((word, word.lower(), word.rstrip("s"))):
+            places = _places(text, spelling)
             if places:
                 for place in places:
-                    line = _bounds(text, place)
+                    line = bounds(text, place)
                     score[line] = score.get(line, 0.0) + 1 / len(places)
                 break
-    best = sorted(score, key=lambda line: (-score[line], line))[:MATCHES]
-    return [_around(text, start, end, words) for start, end in sorted(best)]
+    best = sorted(score, key=lambda line: (-score[line], line))[:limit]
+    return [_around(text, start, end, words).rstrip() for start, end in best]
 
 
 def _task_words(task: str) -> list[str]:
@@ -117,6 +122,14 @@ def _bounds(text: str, place: int) -> tuple[int, int]:
     start = text.rfind("\n", near, place) + 1 or (near and place - WIDTH // 2)
     end = text.find("\n", place, place + 4 * WIDTH)
     return start, end if end >= 0 else min(len(text), place + WIDTH)
+
+
+def _sentence(text: str, place: int) -> tuple[int, int]:
+    """Start and end of the sentence round ``place``, neither further away than a line's shown width."""
+    start, end = _bounds(text, place)
+    before = list(_STOP.finditer(text, max(start, place - WIDTH), place))
+    after = _STOP.search(text, place, min(end, place + WIDTH))
+    return before[-1].end() if before else start, after.end() if after else end
 
 
 def _around(text: str, start: int, end: int, words: list[str]) -> str:

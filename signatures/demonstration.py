@@ -70,7 +70,7 @@ class _Example:
 
 
 _ABOUT_OTTO = _Turn(
-    "The text is prose. I print every sentence that names him and read them.",
+    "Name: Otto Lind. I print every sentence with the name, and read them.",
     "import re\n"
     "sentences = re.findall(r'[^.\\n]*Otto Lind[^.\\n]*', {data})\n"
     "print(len(sentences))\nprint('\\n'.join(sentences[:30]))",
@@ -201,7 +201,7 @@ _EXAMPLES = {
         "How often did Otto Lind make a bet?",
         (
             _Turn(
-                "The text is prose. I take the sentences that name him and have a word for it, and read them.",
+                "Name: Otto Lind. I take every sentence with the name, keep those about bets, and read them.",
                 "import re\n"
                 "sentences = re.findall(r'[^.\\n]*Otto Lind[^.\\n]*', {data})\n"
                 "hits = [sentence for sentence in sentences if 'bet ' in sentence or 'wager' in sentence]\n"
@@ -224,7 +224,7 @@ _EXAMPLES = {
         "Who owns more goats, Otto Lind or Juna Roth? Give first and last name.",
         (
             _Turn(
-                "The text is prose. I print the sentences that name one of them and have the word of the task.",
+                "Names: Otto Lind, Juna Roth. I print the sentences with each name that have the word of the task.",
                 "import re\n"
                 "for name in ('Otto Lind', 'Juna Roth'):\n"
                 "    found = re.findall(r'[^.\\n]*' + name + r'[^.\\n]*', {data})\n"

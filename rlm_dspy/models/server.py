@@ -150,7 +150,7 @@ class ModelServer:
         """Whether the server at the last address is there no more; asked when a request has failed.
 
         Args:
-            broken: The connection broke. A process that is being killed may still answer for a moment, so it is watched.
+            broken: The connection broke. A process that is being killed may still answer for a moment.
         """
         address, running = self._address, self._running
         watched = time.monotonic() + (_BROKEN_SECONDS if broken else 0.0)

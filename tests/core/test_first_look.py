@@ -173,3 +173,13 @@ def test_a_contract_with_a_look_can_be_made_of_any_text(text: str, task: str) ->
     for short in (True, False):
         assert "`data`" in contract.render(short=short)
     assert bool(about.look) == (not about.whole)
+
+
+def test_of_prose_the_sentences_are_shown_and_the_best_come_first() -> None:
+    filler = "The mill stood still that day. Nobody could say why the river was late. "
+    facts = ("Ada Quill painted the gate.", "For once Ada Quill slept.", "The gate was green.")
+    text = "\n".join(filler * 6 + facts[n % 3] * (n < 3) + " " + filler for n in range(40))
+    assert form(text) == "prose"
+    found = matches(text, "How often did Ada Quill paint the gate?")
+    assert found[0] == facts[0] and set(found) == set(facts)
+    assert "Sentences with words of the task:" in look(text, "How often did Ada Quill paint the gate?")
