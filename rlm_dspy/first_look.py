@@ -11,36 +11,35 @@ import contextlib
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
-
-from rlm_dspy.signatures.dialect import string_constants
 
 HEAD_LINES = 3
 SAMPLES = 3
 MATCHES = 4
 SENTENCES = 10
+ODD = 3
 WIDTH = 240
 """Characters that are shown of one line."""
 
 SEARCHED = 16_000_000
 """Characters of a text in which words of the task are looked for; a longer one would take 10 ms a word."""
 
-NEVER = "never"
 LARGE = 1_000
 """Characters from which on a text is shown in parts."""
 
 _WORD = re.compile(r"[^\W_][\w.:-]{2,}[^\W_]")
+_PLAIN_WORD = re.compile(r"[^\W\d_]{3,}")
 _STOP = re.compile(r"[.!?][\"'»”]?\s")
 _RARE = 40
-_TERMS = 6
-_PARTS = 20
+_COMPARED = 5_000
 _WORDS = 12
 _LONG_WORD = 60
 _TEXT = 900
 """Characters that are shown of a text that has no lines to speak of."""
 
-_COMMON = frozenset(
+COMMON = frozenset(
     "about after also answer before between context count does each find first from give have here into last "
     "least line lines list many more most much name named names number only over same text than that their them "
     "then there these they this those times total under value were what when where which while whose with word "
@@ -66,12 +65,19 @@ def look(text: str, task: str = "") -> str:
         shown += ["Its last line:", _cut(last)]
         if parts := _parts(samples[-1]):
             shown.append(parts)
-    if words := telling_words(text, task):
+    words = telling_words(text, task)
+    if words:
         listed = ", ".join(f"{word!r} {number:,} times" for word, number in words.items())
         shown.append(f"Words of the task that stand in it: {listed}")
     if found := matches(text, task):
         what = "Sentences" if form(text) == "prose" else "Lines"
         shown += [f"{what} with words of the task:", *map(_cut, found)]
+    elif words and form(text) != "prose":
+        # A name such as cart-api tells; a word of the language stands where it pleases.
+        names = [word for word in words if not (word.isalpha() and word.islower())]
+        rarest = min(names, key=lambda word: words[word], default="")
+        if rarest and (odd := odd_lines(text, rarest)):
+            shown += [f"Lines with {rarest!r} that differ from the others:", *odd]
     return "\n".join(shown)
 
 
@@ -101,7 +107,7 @@ def matches(text: str, task: str) -> list[str]:
 def _task_words(task: str) -> list[str]:
     """The first words of ``task`` that are not in every task; what is too long is no word of a language."""
     words = dict.fromkeys(_WORD.findall(task))
-    return [word for word in words if len(word) <= _LONG_WORD and word.lower() not in _COMMON][:_WORDS]
+    return [word for word in words if len(word) <= _LONG_WORD and word.lower() not in COMMON][:_WORDS]
 
 
 def _places(text: str, word: str) -> list[int]:
@@ -160,31 +166,28 @@ def telling_words(text: str, task: str) -> dict[str, int]:
     }
 
 
-def counts(code: str, name: str, text: str) -> str:
-    """How often the texts that ``code`` looks for stand in ``text``, the variable ``name``: one line, or ``""``."""
-    terms = dict.fromkeys(term for term in string_constants(code) if 2 <= len(term.strip()) <= 80)
-    if not terms or len(text) > SEARCHED:
-        return ""
-    return f"In {name}: {', '.join(_count(term, text) for term in list(terms)[:_TERMS])}."
+def odd_lines(text: str, word: str) -> list[str]:
+    """Of the lines that have ``word``, those whose other words stand in next to no other of them, at most `ODD`.
+
+    What a log says once stands among thousands of lines that say the same of something else. Only the first
+    `_COMPARED` lines with the word are looked at.
+    """
+    lines = list(itertools.islice(_lines_with(text, word), _COMPARED))
+    if len(lines) <= _RARE:
+        return []
+    words = [set(_PLAIN_WORD.findall(line)) for line in lines]
+    number = Counter(itertools.chain.from_iterable(words))
+    score = [sum(1 for found in each if number[found] <= 2) for each in words]
+    best = sorted(range(len(lines)), key=lambda n: (-score[n], n))[:ODD]
+    return [_cut(lines[n]) for n in best if score[n] >= 2]
 
 
-def _count(term: str, text: str) -> str:
-    if number := text.count(term):
-        return f"{term!r} {number:,} times"
-    for part in itertools.islice(_parts_of(term), _PARTS):
-        if number := text.count(part):
-            return f"{term!r} {NEVER}: use {part!r} in its place, which stands there {number:,} times"
-    return f"{term!r} {NEVER}: leave it out or shorten it"
-
-
-def _parts_of(term: str) -> Iterator[str]:
-    """The parts of a text of several words, the longest first: a wording is guessed at, a name in it is not."""
-    words = term.split(" ")
-    for length in range(len(words) - 1, 0, -1):
-        for start in range(len(words) - length + 1):
-            part = " ".join(words[start : start + length])
-            if len(part) > 2 and part.lower() not in _COMMON:
-                yield part
+def _lines_with(text: str, word: str) -> Iterator[str]:
+    at = text.find(word)
+    while at >= 0:
+        start, end = _bounds(text, at)
+        yield text[start:end]
+        at = text.find(word, max(end, at + len(word)))
 
 
 def form(text: str) -> Literal["records", "json", "prose"]:

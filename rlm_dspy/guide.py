@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from rlm_dspy import first_look, inputs, submit
+from rlm_dspy import explain, first_look, inputs, submit
 from rlm_dspy.environments.base import CellResult
 from rlm_dspy.signatures.contract import is_nothing
 from rlm_dspy.signatures.dialect import only_constants, typed_numbers, types_in
@@ -127,9 +127,9 @@ class Guide:
         nothing = result.error is None and is_nothing(output)
         self._unsupported = "failed" if result.error is not None else "nothing" if nothing else None
         if self._aids.explain_empty and nothing:
-            if explained := first_look.counts(code, *self._largest()):
+            if explained := explain.counts(code, *self._largest()):
                 output = f"{output}\n{explained}"
-                if first_look.NEVER in explained:
+                if explain.NEVER in explained or explain.CONFLICT in explained:
                     self._unsupported = "never"
         elif self._aids.name_words and result.error is None:
             output = self._with_words(code, output)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlm_dspy.first_look import MATCHES, NEVER, WIDTH, counts, form, look, matches
+from rlm_dspy.explain import NEVER, counts
+from rlm_dspy.first_look import MATCHES, WIDTH, form, look, matches, odd_lines
 from rlm_dspy.inputs import describe
 from rlm_dspy.signatures.contract import Contract
 from rlm_dspy.signatures.conversation import user
@@ -183,3 +184,22 @@ def test_of_prose_the_sentences_are_shown_and_the_best_come_first() -> None:
     found = matches(text, "How often did Ada Quill paint the gate?")
     assert found[0] == facts[0] and set(found) == set(facts)
     assert "Sentences with words of the task:" in look(text, "How often did Ada Quill paint the gate?")
+
+
+def test_the_text_that_rules_the_others_out_is_named() -> None:
+    text = "\n".join(["WARN disk full"] * 3 + ["ERROR stack trace"] * 2 + ["INFO fine"] * 9)
+    code = "[line for line in context.splitlines() if 'WARN' in line and 'stack' in line]"
+    assert counts(code, "context", text).endswith("No line has all of these; without 'stack' 3 lines do.")
+    assert "No line" not in counts("'WARN' in context and 'disk' in context", "context", text)
+
+
+def test_a_line_that_says_something_else_is_told_from_thousands_that_say_the_same() -> None:
+    services = ("cart-api", "mailer", "stock")
+    usual = [f"2031-01-04 INFO {services[n % 3]} host-{n % 7} request r-{n} took {n % 90} ms" for n in range(3_000)]
+    odd = "2031-01-04 INFO cart-api host-3 the rollout was signed off by Dora Castell"
+    usual.insert(1_700, odd)
+    text = "\n".join(usual)
+    assert odd_lines(text, "cart-api") == [odd]
+    shown = look(text, "Who permitted cart-api to go out?")
+    assert f"Lines with 'cart-api' that differ from the others:\n{odd}" in shown
+    assert odd_lines("\n".join(usual[:1_700]), "cart-api") == []

@@ -15,7 +15,7 @@ import pytest
 
 from rlm_dspy import RLM, ConfigurationError, Guidance, subscribe
 from rlm_dspy.environments.base import CellResult, Environment, Submission
-from rlm_dspy.first_look import NEVER
+from rlm_dspy.explain import NEVER
 from rlm_dspy.guide import Guide
 from rlm_dspy.ledger import Limits
 from rlm_dspy.run import Run
