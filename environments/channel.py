@@ -204,6 +204,17 @@ class Channel:
         with self._lock:
             self._active = self._on_call = self._on_submit = None
 
+    def postpone(self, call: Call) -> None:
+        """Let an accepted call wait for the next `activate`; it begins at once where that has been."""
+        with self._lock:
+            if not self._answers():
+                return
+            on_call = self._on_call
+            if on_call is None:
+                self._queued.append(call)
+                return
+        on_call(call)
+
     def reply(self, call: Call, value: Any = None) -> None:
         """Answer a call with a value. One that cannot cross is answered with the error that says so."""
 

@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -35,6 +35,7 @@ class HostTasks:
         self._waited = 0.0
         self._since = 0.0
         self._closed = False
+        self._late: Callable[[Call], None] = self._refuse
         self._gate = threading.Lock()
 
     def accept(self, call: Call) -> None:
@@ -48,14 +49,14 @@ class HostTasks:
                 except RuntimeError:
                     ended = True
         if ended:
-            self._refuse(call)
+            self._late(call)
 
     def _refuse(self, call: Call) -> None:
         self._reply_error(call, "RuntimeError", "the cell that made this call has ended")
 
     def _start(self, call: Call) -> None:
         if self._closed:
-            self._refuse(call)
+            self._late(call)
             return
         if not self._open:
             self._since = time.perf_counter()
@@ -146,17 +147,24 @@ class HostTasks:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def close(self) -> None:
-        """Cancel what still runs and wait for it."""
+    async def close(self, postpone: Callable[[Call], None] | None = None) -> None:
+        """Cancel what still runs and wait for it.
+
+        Args:
+            postpone: Gets the calls that have not begun, where the cell has ended by itself: they are of threads that
+                outlive it. They are refused if None.
+        """
         with self._gate:
             self._closed = True
+            self._late = postpone or self._refuse
         tasks = [task for task in self._tasks if task is not None]
         for task in tasks:
             task.cancel()
         # Cancelled before their first step, these answer nobody. Done first: the waiting may be cancelled as well.
         while self._unbegun:
-            self._refuse(self._unbegun.popitem()[1])
+            call = self._unbegun.popitem()[1]
             self._finished()
+            self._late(call)
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
 

@@ -278,7 +278,8 @@ class WorkerSession:
             raise
         finally:
             channel.deactivate()
-            await host.close()
+            ended = answer.done() and not answer.cancelled() and answer.exception() is None
+            await host.close(channel.postpone if ended else None)
         seconds = time.perf_counter() - start
         submission = submissions[0] if submissions else None
         if not answer.done() or isinstance(answer.exception(), ChannelClosed):

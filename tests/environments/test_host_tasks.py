@@ -138,3 +138,23 @@ def test_an_answer_to_a_loop_that_has_ended_is_no_error() -> None:
 
     asyncio.run(main())
     cell.set_result(None)
+
+
+def test_calls_that_have_not_begun_when_a_cell_ends_wait_for_the_next() -> None:
+    """A thread that outlives its cell may call in the very moment in which the cell ends."""
+    answered: list[str] = []
+    postponed: list[Call] = []
+
+    async def note() -> None:
+        answered.append("begun")
+
+    async def check() -> None:
+        tasks = HostTasks({"note": note}, lambda call, value: None, lambda call, *why: answered.append("refused"))
+        early, late = Call(1, "note", (), {}), Call(2, "note", (), {})
+        tasks._start(early)
+        await tasks.close(postponed.append)
+        tasks.accept(late)
+        await asyncio.sleep(0)
+        assert postponed == [early, late] and answered == []
+
+    asyncio.run(check())
