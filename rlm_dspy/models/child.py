@@ -161,6 +161,8 @@ class Inside:
 
     def ready(self, seconds: float) -> str:
         """See `Child.ready`."""
+        # A server whose loop has not begun yet when it is ended waits for it for ever. One that has made a token has.
+        self._server.handle_completions({"prompt": "a", "max_tokens": 1})
         return str(self._server.listening_address)
 
     def why_dead(self) -> str | None:
