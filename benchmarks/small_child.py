@@ -25,7 +25,11 @@ def main() -> None:
     request: dict[str, Any] = json.load(sys.stdin)
     started = time.monotonic()
     result = _answer(request)
-    print(json.dumps(result | {"seconds": round(time.monotonic() - started, 1)}, default=str), flush=True)
+    text = json.dumps(result | {"seconds": round(time.monotonic() - started, 1)}, default=str)
+    # Tracebacks name where Python lies on this machine.
+    for place in {sys.prefix, sys.base_prefix, os.getcwd()}:
+        text = text.replace(place, "…")
+    print(text, flush=True)
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
