@@ -26,9 +26,6 @@ WIDTH = 240
 SEARCHED = 16_000_000
 """Characters of a text in which words of the task are looked for; a longer one would take 10 ms a word."""
 
-LARGE = 1_000
-"""Characters from which on a text is shown in parts."""
-
 _WORD = re.compile(r"[^\W_][\w.:-]{2,}[^\W_]")
 _PLAIN_WORD = re.compile(r"[^\W\d_]{3,}")
 _STOP = re.compile(r"[.!?][\"'»”]?\s")
@@ -69,10 +66,11 @@ def look(text: str, task: str = "") -> str:
     if words:
         listed = ", ".join(f"{word!r} {number:,} times" for word, number in words.items())
         shown.append(f"Words of the task that stand in it: {listed}")
+    prose = form(text) == "prose"
     if found := matches(text, task):
-        what = "Sentences" if form(text) == "prose" else "Lines"
+        what = "Sentences" if prose else "Lines"
         shown += [f"{what} with words of the task:", *map(_cut, found)]
-    elif words and form(text) != "prose":
+    elif words and not prose:
         # A name such as cart-api tells; a word of the language stands where it pleases.
         names = [word for word in words if not (word.isalpha() and word.islower())]
         rarest = min(names, key=lambda word: words[word], default="")

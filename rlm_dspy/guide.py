@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlm_dspy import explain, first_look, inputs, submit
 from rlm_dspy.environments.base import CellResult
-from rlm_dspy.signatures.contract import is_nothing
+from rlm_dspy.signatures.contract import SHORT, is_nothing
 from rlm_dspy.signatures.dialect import only_constants, typed_numbers, types_in
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ class Guide:
         self._aids = run.program.guidance
         self._seen: set[tuple[str, str]] = set()
         self._told = False
-        large = any(isinstance(v, str) and len(v) > first_look.LARGE for v in run.inputs.values())
+        large = any(isinstance(v, str) and len(v) > SHORT for v in run.inputs.values())
         self._unsupported: str | None = "unseen" if large else None
         self._seen_zero = False
         self.stuck = False
         self.doubted: list[dict[str, Any]] = []
         self._values: list[tuple[str, Any]] = []
-        self._words: dict[str, int] | None = None
+        self._named_words = False
         self._code = ""
         self._unused = ""
 
@@ -67,7 +67,7 @@ class Guide:
         if not self._aids.keep_inputs or "=" not in code:
             return None
         for name, value in self._run.inputs.items():
-            if isinstance(value, str) and len(value) > first_look.LARGE and types_in(code, name):
+            if isinstance(value, str) and len(value) > SHORT and types_in(code, name):
                 return (
                     f"The code was not run, because it types `{name}` in again. `{name}` is set already, whole "
                     "and as it is: write code that reads it."
@@ -146,16 +146,17 @@ class Guide:
     def _with_words(self, code: str, output: str) -> str:
         """``output`` of the first code that found something, with the words of the task that no code has used."""
         name, text = self._largest()
-        if self._words is not None or len(text) <= first_look.LARGE or name not in code:
+        if self._named_words or len(text) <= SHORT or name not in code:
             return output
-        self._words = first_look.telling_words(text, inputs.task_text(self._run.inputs))
+        self._named_words = True
+        words = first_look.telling_words(text, inputs.task_text(self._run.inputs))
         done = f"{self._code}\n{code}".lower()
-        unused = [f"{word!r} ({number:,} times)" for word, number in self._words.items() if word.lower() not in done]
-        if not unused or len(unused) == len(self._words):
+        unused = [f"{word!r} ({number:,} times)" for word, number in words.items() if word.lower() not in done]
+        if not unused or len(unused) == len(words):
             return output
         self._unused = ", ".join(unused)
-        listed = self._unused
-        return f"{output}\nThese words of the task stand in {name} too, and the code does not use them: {listed}."
+        said = f"These words of the task stand in {name} too, and the code does not use them: {self._unused}."
+        return f"{output}\n{said}"
 
     def noted(self, action: str, output: str, bare: str | None = None) -> str:
         """``output``, with a remark where the same action had the same output before.
