@@ -1,65 +1,117 @@
-"""Why code found nothing: how often the texts that it looks for stand in the data, and which one rules out the rest."""
+"""Why code found nothing: how often the texts that it looks for stand in the data, and what comes closest to them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from rlm_dspy.first_look import COMMON, SEARCHED
-from rlm_dspy.signatures.dialect import string_constants
+from rlm_dspy.first_look import COMMON, form, json_keys, task_words
+from rlm_dspy.passages import SEARCHED, Form, cut, having
+from rlm_dspy.places import place
+from rlm_dspy.signatures.dialect import has_meta, literals, string_constants
 
-NEVER = "never"
-CONFLICT = "No line has all of these"
 _TERMS = 6
 _PARTS = 20
+_LONGEST = 80
+_SHOWN = {"records": 2, "json": 2, "prose": 6}
 
 
-def counts(code: str, name: str, text: str) -> str:
-    """How often the texts that ``code`` looks for stand in ``text``, the variable ``name``; ``""`` if there are none.
+@dataclass(frozen=True)
+class Explained:
+    """Why code found nothing.
 
-    Of a text that stands nowhere the longest part that does is named. Where each stands somewhere and no line has all
-    of them, it is said without which one lines would be found.
+    Attributes:
+        text: For the root.
+        missed: The code cannot have found anything: a text of it stands nowhere, or no line has all of them.
     """
-    found = dict.fromkeys(term for term in string_constants(code) if 2 <= len(term.strip()) <= 80)
-    terms = list(found)[:_TERMS]
+
+    text: str
+    missed: bool
+
+
+def nothing(code: str, name: str, text: str, task: str = "") -> Explained | None:
+    """How often the texts that ``code`` looks for stand in ``text``, the variable ``name``; None if there are none.
+
+    Of a text that stands nowhere another spelling is named, or the longest part that does stand there. What has all of
+    them comes next; where nothing has, what has all but one.
+    """
+    terms = list(_terms(code, text))[:_TERMS]
     if not terms or len(text) > SEARCHED:
-        return ""
-    said = [_count(term, text) for term in terms]
-    explained = f"In {name}: {', '.join(said)}."
-    if any(NEVER in each for each in said) or len(terms) < 2:
-        return explained
-    return f"{explained}{_conflict(terms, text)}"
+        return None
+    kind = form(text)
+    said, live = [], []
+    for term in terms:
+        what, stands = _count(term, text, kind)
+        said.append(what)
+        live += [stands] if stands else []
+    missed = live != terms
+    explained = f"In {name}: {'; '.join(said)}."
+    live = list(dict.fromkeys(live))
+    found = having(text, live, kind)
+    unit = "sentence" if kind == "prose" else "line"
+    closest = ""
+    if found and (missed or len(live) > 1):
+        closest = f" With {_listed(live)}: {_number(len(found), unit)}"
+    elif not found and len(live) > 1:
+        missed = True
+        rest = {term: having(text, [other for other in live if other != term], kind) for term in live}
+        # A condition that the task does not name is the first to go.
+        term = max(live, key=lambda each: (bool(rest[each]), each.lower() not in task.lower(), len(rest[each])))
+        if found := rest[term]:
+            closest = f" No {unit} has all of these; without {term!r}: {_number(len(found), unit)}"
+    if closest:
+        words = task_words(task)
+        passages = [cut(text, span, words) for span in _best(text, found, words)[: _SHOWN[kind]]]
+        explained += "\n".join([f"{closest}{', such as' if len(found) > len(passages) else ''}:", *passages])
+    return Explained(explained, missed)
 
 
-def _count(term: str, text: str) -> str:
+def _terms(code: str, text: str) -> Iterator[str]:
+    """The texts that ``code`` looks for, once each; of a regular expression the parts that stand for themselves."""
+    # The name of a field that there is is no text that is looked for.
+    seen = set(json_keys(text[:10_000].partition("\n")[0]))
+    for constant in string_constants(code):
+        literal = constant in text or not has_meta(constant)
+        for term in [constant] if literal else literals(constant):
+            if 2 <= len(term.strip()) <= _LONGEST and any(map(str.isalnum, term)) and term not in seen:
+                seen.add(term)
+                yield term
+
+
+def _count(term: str, text: str, kind: Form) -> tuple[str, str]:
+    """What is said of a term, and what to look for in its place: itself, a spelling or part of it, or ``""``."""
     if number := text.count(term):
-        return f"{term!r} {number:,} times"
+        where = place(text, term, kind)
+        return f"{term!r} {number:,} times{f', {where}' if where else ''}", term
+    for spelling in dict.fromkeys((term.upper(), term.lower(), term.capitalize(), term.title())):
+        if number := text.count(spelling):
+            return f"{term!r} never, but {spelling!r} {number:,} times", spelling
     for part in itertools.islice(_parts_of(term), _PARTS):
         if number := text.count(part):
-            return f"{term!r} {NEVER}: use {part!r} in its place, which stands there {number:,} times"
-    return f"{term!r} {NEVER}: leave it out or shorten it"
+            return f"{term!r} never: use {part!r} in its place, which stands there {number:,} times", part
+    return f"{term!r} never: leave it out or shorten it", ""
 
 
 def _parts_of(term: str) -> Iterator[str]:
     """The parts of a text of several words, the longest first: a wording is guessed at, a name in it is not."""
     words = term.split(" ")
     for length in range(len(words) - 1, 0, -1):
-        for start in range(len(words) - length + 1):
-            part = " ".join(words[start : start + length])
+        parts = [" ".join(words[start : start + length]) for start in range(len(words) - length + 1)]
+        # Of parts of one length, that with names in it.
+        for part in sorted(parts, key=lambda part: -sum(map(str.isupper, part))):
             if len(part) > 2 and part.lower() not in COMMON:
                 yield part
 
 
-def _conflict(terms: list[str], text: str) -> str:
-    """Which term to leave out so that some line has all the others, where no line has all; else ``""``."""
-    without = dict.fromkeys(terms, 0)
-    for line in text.split("\n"):
-        lacking = [term for term in terms if term not in line]
-        if not lacking:
-            return ""
-        if len(lacking) == 1:
-            without[lacking[0]] += 1
-    term = max(without, key=lambda each: without[each])
-    if not without[term]:
-        return ""
-    return f" {CONFLICT}; without {term!r} {without[term]:,} lines do."
+def _best(text: str, spans: Sequence[tuple[int, int]], words: Sequence[str]) -> list[tuple[int, int]]:
+    """Passages in their order, but those with more words of the task before those with fewer."""
+    return sorted(spans, key=lambda span: -sum(word.lower() in text[slice(*span)].lower() for word in words))
+
+
+def _listed(terms: Sequence[str]) -> str:
+    return ", ".join(map(repr, terms))
+
+
+def _number(number: int, unit: str) -> str:
+    return f"{number:,} {unit}{'s' if number != 1 else ''}"

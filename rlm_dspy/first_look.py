@@ -12,23 +12,18 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import Literal
+
+from rlm_dspy.passages import SEARCHED, WIDTH, Form, Span, around, bounds, cut, occurrences
+from rlm_dspy.places import place
 
 HEAD_LINES = 3
 SAMPLES = 3
 MATCHES = 4
 SENTENCES = 10
 ODD = 3
-WIDTH = 240
-"""Characters that are shown of one line."""
-
-SEARCHED = 16_000_000
-"""Characters of a text in which words of the task are looked for; a longer one would take 10 ms a word."""
-
-_WORD = re.compile(r"[^\W_][\w.:-]{2,}[^\W_]")
+_WORD = re.compile(r"[^\W_][\w.:-]{2,}[^\W_]|(?<!\w)\d{3}(?!\w)")
 _PLAIN_WORD = re.compile(r"[^\W\d_]{3,}")
-_STOP = re.compile(r"[.!?][\"'»”]?\s")
+_NAME = re.compile(r"[A-Z][\w'-]+(?: [A-Z][\w'-]+)+")
 _RARE = 40
 _COMPARED = 5_000
 _WORDS = 12
@@ -62,11 +57,13 @@ def look(text: str, task: str = "") -> str:
         shown += ["Its last line:", _cut(last)]
         if parts := _parts(samples[-1]):
             shown.append(parts)
+    kind = form(text)
     words = telling_words(text, task)
     if words:
-        listed = ", ".join(f"{word!r} {number:,} times" for word, number in words.items())
-        shown.append(f"Words of the task that stand in it: {listed}")
-    prose = form(text) == "prose"
+        places = {word: place(text, word, kind) for word in words}
+        listed = (f"{word!r} {n:,} times" + (f", {places[word]}" if places[word] else "") for word, n in words.items())
+        shown.append(f"Words of the task that stand in it: {'; '.join(listed)}")
+    prose = kind == "prose"
     if found := matches(text, task):
         what = "Sentences" if prose else "Lines"
         shown += [f"{what} with words of the task:", *map(_cut, found)]
@@ -87,24 +84,31 @@ def matches(text: str, task: str) -> list[str]:
     """
     if len(text) > SEARCHED:
         return []
-    words = _task_words(task)
-    bounds, limit = (_sentence, SENTENCES) if words and form(text) == "prose" else (_bounds, MATCHES)
-    score: dict[tuple[int, int], float] = {}
+    words = task_words(task)
+    kind = form(text) if words else "records"
+    round_, limit = bounds(kind), SENTENCES if kind == "prose" else MATCHES
+    score: dict[Span, float] = {}
     for word in words:
         for spelling in dict.fromkeys((word, word.lower(), word.rstrip("s"))):
-            places = _places(text, spelling)
-            if places:
-                for place in places:
-                    line = bounds(text, place)
-                    score[line] = score.get(line, 0.0) + 1 / len(places)
+            found = _places(text, spelling)
+            if found:
+                for at in found:
+                    line = round_(text, at)
+                    score[line] = score.get(line, 0.0) + 1 / len(found)
                 break
     best = sorted(score, key=lambda line: (-score[line], line))[:limit]
-    return [_around(text, start, end, words).rstrip() for start, end in best]
+    return [cut(text, line, words) for line in best]
 
 
-def _task_words(task: str) -> list[str]:
-    """The first words of ``task`` that are not in every task; what is too long is no word of a language."""
-    words = dict.fromkeys(_WORD.findall(task))
+def task_words(task: str) -> list[str]:
+    """The first words of ``task`` that are not in every task, names of several words before single ones.
+
+    What is too long is no word of a language.
+    """
+    names = (name.split(" ") for name in _NAME.findall(task))
+    # A sentence begins with a capital too.
+    whole = (" ".join(name[1:] if name[0].lower() in COMMON else name) for name in names)
+    words = dict.fromkeys([*(name for name in whole if " " in name), *_WORD.findall(task)])
     return [word for word in words if len(word) <= _LONG_WORD and word.lower() not in COMMON][:_WORDS]
 
 
@@ -120,33 +124,6 @@ def _places(text: str, word: str) -> list[int]:
     return places
 
 
-def _bounds(text: str, place: int) -> tuple[int, int]:
-    """Start and end of the line round ``place``, neither further away than a line's shown width."""
-    near = max(0, place - 4 * WIDTH)
-    start = text.rfind("\n", near, place) + 1 or (near and place - WIDTH // 2)
-    end = text.find("\n", place, place + 4 * WIDTH)
-    return start, end if end >= 0 else min(len(text), place + WIDTH)
-
-
-def _sentence(text: str, place: int) -> tuple[int, int]:
-    """Start and end of the sentence round ``place``, neither further away than a line's shown width."""
-    start, end = _bounds(text, place)
-    before = list(_STOP.finditer(text, max(start, place - WIDTH), place))
-    after = _STOP.search(text, place, min(end, place + WIDTH))
-    return before[-1].end() if before else start, after.end() if after else end
-
-
-def _around(text: str, start: int, end: int, words: list[str]) -> str:
-    """The line from ``start`` to ``end``; of a long one the part round the first of ``words`` in it."""
-    line = text[start:end]
-    if len(line) <= WIDTH:
-        return line
-    lower = line.lower()
-    at = min((found for word in words if (found := lower.find(word.lower())) >= 0), default=0)
-    begin = max(0, at - WIDTH // 2)
-    return ("… " if begin else "") + line[begin : begin + WIDTH]
-
-
 def telling_words(text: str, task: str) -> dict[str, int]:
     """Words of ``task`` that stand in ``text`` as they are written, and how often.
 
@@ -155,7 +132,7 @@ def telling_words(text: str, task: str) -> dict[str, int]:
     if len(text) > SEARCHED:
         return {}
     lines = text.count("\n") + 1
-    found = {word: text.count(word) for word in _task_words(task)}
+    found = {word: text.count(word) for word in task_words(task)}
     return {
         word: number
         for word, number in found.items()
@@ -170,7 +147,7 @@ def odd_lines(text: str, word: str) -> list[str]:
     What a log says once stands among thousands of lines that say the same of something else. Only the first
     `_COMPARED` lines with the word are looked at.
     """
-    lines = list(itertools.islice(_lines_with(text, word), _COMPARED))
+    lines = [text[slice(*around(text, at))] for at in itertools.islice(occurrences(text, word), _COMPARED)]
     if len(lines) <= _RARE:
         return []
     words = [set(_PLAIN_WORD.findall(line)) for line in lines]
@@ -180,23 +157,14 @@ def odd_lines(text: str, word: str) -> list[str]:
     return [_cut(lines[n]) for n in best if score[n] >= 2]
 
 
-def _lines_with(text: str, word: str) -> Iterator[str]:
-    at = text.find(word)
-    while at >= 0:
-        start, end = _bounds(text, at)
-        yield text[start:end]
-        at = text.find(word, max(end, at + len(word)))
-
-
-def form(text: str) -> Literal["records", "json", "prose"]:
+def form(text: str) -> Form:
     """How ``text`` is written, as far as a few places of it tell; what is neither JSON lines nor prose is records."""
     lines = text[:100_000].split("\n")[:2]
-    if len(lines) == 2 and all(map(_json_keys, lines)):
+    if len(lines) == 2 and all(map(json_keys, lines)):
         return "json"
-    places = (len(text) * (2 * n + 1) // 10 for n in range(5))
     votes = 0
-    for place in places:
-        window = text[place : place + 1_000]
+    for at in (len(text) * (2 * n + 1) // 10 for n in range(5)):
+        window = text[at : at + 1_000]
         marks = sum(window.count(mark) for mark in '={}|<>_\t"')
         digits = sum(character.isdigit() for character in window)
         sentences = len(re.findall(r"[^\W\d_][.!?][ \n]", window))
@@ -204,7 +172,7 @@ def form(text: str) -> Literal["records", "json", "prose"]:
     return "prose" if votes >= 3 else "records"
 
 
-def _json_keys(line: str) -> list[str]:
+def json_keys(line: str) -> list[str]:
     """The keys of a line that is one JSON object, else nothing."""
     if line.startswith("{") and line.rstrip().endswith("}"):
         with contextlib.suppress(ValueError, RecursionError):
@@ -214,7 +182,7 @@ def _json_keys(line: str) -> list[str]:
 
 def _parts(line: str) -> str:
     """How a line falls into parts: the fields of a JSON object, the numbered words of a record, ``""`` for prose."""
-    if keys := _json_keys(line):
+    if keys := json_keys(line):
         return f"Each line is JSON. json.loads(line) of the last one from the middle has the keys {keys[:30]}"
     words = line[:WIDTH].split()
     digits = sum(any(character.isdigit() for character in word) for word in words)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from rlm_dspy import explain, first_look, inputs, submit
-from rlm_dspy.environments.base import CellResult
+from rlm_dspy import conditions, explain, inputs, submit
+from rlm_dspy.environments.base import CellError, CellResult
 from rlm_dspy.signatures.contract import SHORT, is_nothing
 from rlm_dspy.signatures.dialect import only_constants, typed_numbers, types_in
 
@@ -26,6 +26,9 @@ UNSUPPORTED = {
 CONTRADICTED = (
     "the answer was typed in before the output of this code was seen, and that output does not show it. Submit a "
     "variable that holds the computed value."
+)
+AGAIN = (
+    "it is the same answer again, and no code was run in between. Run code that prints what in the data says it first."
 )
 _DOUBTS = 2
 """Answers of one run that are refused although they are valid."""
@@ -58,9 +61,10 @@ class Guide:
         self.stuck = False
         self.doubted: list[dict[str, Any]] = []
         self._values: list[tuple[str, Any]] = []
-        self._named_words = False
+        self._ran = False
+        self._compared = False
         self._code = ""
-        self._unused = ""
+        self._conditions = ""
 
     def refuse_code(self, code: str) -> str | None:
         """Why ``code`` is not to be run, or None."""
@@ -77,7 +81,8 @@ class Guide:
     def doubt(self, code: str, result: CellResult, outputs: dict[str, Any]) -> str | None:
         """Why a valid answer is not taken yet, or None.
 
-        What is submitted again is meant. On the last turn, and where one more error would end the turns, it is taken.
+        What is submitted again, after a look at the data, is meant. On the last turn, and where one more error would
+        end the turns, it is taken.
         """
         run, submission = self._run, result.submission
         assert submission is not None
@@ -85,9 +90,8 @@ class Guide:
         if not self._aids.check_answers or last or len(self.doubted) >= _DOUBTS:
             return None
         if any(_same(outputs, before) for before in self.doubted):
-            return None
-        found = submit.doubt(submission, outputs, run.signature, self._seen_zero, self._meant)
-        if found is not None:
+            doubt = AGAIN if self._unsupported and not self._ran and only_constants(code[:_READ]) else ""
+        elif found := submit.doubt(submission, outputs, run.signature, self._seen_zero, self._meant):
             name, doubt = found
             self._values.append((name, outputs[name]))
         else:
@@ -95,6 +99,7 @@ class Guide:
         if not doubt:
             return None
         self.doubted.append(outputs)
+        self._ran = False
         return doubt
 
     def _meant(self, name: str, value: Any) -> bool:
@@ -104,9 +109,9 @@ class Guide:
         """Why an answer that was typed in and not computed is not taken, or None."""
         if len(code) > _READ:
             return None
-        unused, self._unused = self._unused, ""
-        if unused and all(type(value) in (int, float) for value in outputs.values()):
-            return f"the code that led to this number does not use {unused}, of the task. If it is a condition, use it."
+        different, self._conditions = self._conditions, ""
+        if different and all(type(value) in (int, float, list) for value in outputs.values()):
+            return f"the code that led to this answer {different}."
         if only_constants(code):
             numbers = [value for value in outputs.values() if type(value) in (int, float)]
             doubtful = {
@@ -124,15 +129,19 @@ class Guide:
     def remarks(self, code: str, result: CellResult, output: str) -> str:
         """``output`` of a cell that has not ended the run, with what is to be said of it."""
         bare = output
-        nothing = result.error is None and is_nothing(output)
+        if result.submission is not None and result.error is None and only_constants(code[:_READ]):
+            # An answer that was refused leaves everything as it was.
+            return self.noted(code, output)
+        self._ran = True
+        nothing = is_nothing(output) if result.error is None else _matched_nothing(result.error)
         self._unsupported = "failed" if result.error is not None else "nothing" if nothing else None
         if self._aids.explain_empty and nothing:
-            if explained := explain.counts(code, *self._largest()):
-                output = f"{output}\n{explained}"
-                if explain.NEVER in explained or explain.CONFLICT in explained:
+            if explained := explain.nothing(code, *self._largest(), inputs.task_text(self._run.inputs)):
+                output = f"{output}\n{explained.text}"
+                if explained.missed and result.error is None:
                     self._unsupported = "never"
         elif self._aids.name_words and result.error is None:
-            output = self._with_words(code, output)
+            output = self._with_differences(code, output)
         self._code += f"\n{code}"
         self._seen_zero = self._seen_zero or _ZERO.search(output) is not None
         # What the host gave may be other the next time.
@@ -143,20 +152,15 @@ class Guide:
         texts = ((name, value) for name, value in self._run.inputs.items() if isinstance(value, str))
         return max(texts, key=lambda pair: len(pair[1]), default=("", ""))
 
-    def _with_words(self, code: str, output: str) -> str:
-        """``output`` of the first code that found something, with the words of the task that no code has used."""
+    def _with_differences(self, code: str, output: str) -> str:
+        """``output`` of the first code that found something, with how its conditions differ from those of the task."""
         name, text = self._largest()
-        if self._named_words or len(text) <= SHORT or name not in code:
+        if self._compared or len(text) <= SHORT or name not in code:
             return output
-        self._named_words = True
-        words = first_look.telling_words(text, inputs.task_text(self._run.inputs))
-        done = f"{self._code}\n{code}".lower()
-        unused = [f"{word!r} ({number:,} times)" for word, number in words.items() if word.lower() not in done]
-        if not unused or len(unused) == len(words):
-            return output
-        self._unused = ", ".join(unused)
-        said = f"These words of the task stand in {name} too, and the code does not use them: {self._unused}."
-        return f"{output}\n{said}"
+        self._compared = True
+        found = conditions.differences(code, self._code, name, text, inputs.task_text(self._run.inputs))
+        self._conditions = "; it ".join(found.doubts)
+        return "\n".join([output, *found.remarks])
 
     def noted(self, action: str, output: str, bare: str | None = None) -> str:
         """``output``, with a remark where the same action had the same output before.
@@ -183,6 +187,11 @@ def _same(value: Any, other: Any) -> bool:
         return type(value) is type(other) and bool(value == other)
     except Exception:
         return False
+
+
+def _matched_nothing(error: CellError) -> bool:
+    """Whether code failed on what a search that found nothing gives."""
+    return error.type in ("TypeError", "AttributeError") and "'NoneType' object" in error.message
 
 
 def _numbers(text: str) -> set[float]:

@@ -27,6 +27,7 @@ from rlm_dspy.guide import Guide
 from rlm_dspy.redact import error_text
 from rlm_dspy.run import Run, Stopped
 from rlm_dspy.signatures import Contract, ConversationAdapter, Exchange, demonstration
+from rlm_dspy.signatures.contract import REFUSED
 from rlm_dspy.signatures.conversation import conversing, cut
 
 VALIDATION_SECONDS = 10.0
@@ -220,7 +221,7 @@ class Loop:
         if result.submission is not None:
             outputs, refusal = await self._validated(result.submission)
             if outputs is not None and (doubt := self.guide.doubt(code, result, outputs)) is not None:
-                outputs, refusal = None, f"[Error] SUBMIT was refused: {doubt}"
+                outputs, refusal = None, f"{REFUSED}{doubt}"
         self._executed(code, result, outputs, refusal)
         if result.lost and outputs is None:
             # The inputs are still here on the host; only what code had made of them is gone.
@@ -238,9 +239,9 @@ class Loop:
             validation = threads.run(submit.validate, submission, run.signature)
             return await asyncio.wait_for(validation, timeout=seconds), None
         except submit.Refused as refused:
-            return None, f"[Error] SUBMIT was refused: {refused}"
+            return None, f"{REFUSED}{refused}"
         except TimeoutError:
-            return None, "[Error] SUBMIT was refused: checking the values took longer than there was time"
+            return None, f"{REFUSED}checking the values took longer than there was time"
 
     def _executed(
         self,

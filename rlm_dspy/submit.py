@@ -164,10 +164,12 @@ def doubt(
             return name, (
                 f"{name} is to be one text (str), and it got a {kind} of {len(given[name])}. Submit the text itself."
             )
-        if isinstance(value, str) and len(value) < 200 and not _chosen(value, annotation):
+        if isinstance(value, str) and len(value) < 300 and not _chosen(value, annotation):
             said = value.strip().lower().strip("<>{}[]\"'")
             if said in _PLACEHOLDERS | {name.lower()}:
                 return name, f"{name} is {one_line(value)!r}, which is no answer. {_AGAIN}"
+            if "SUBMIT was refused" in value or said.startswith("error]"):
+                return name, f"{name} is {one_line(value)!r}, which is a message of the REPL. {_AGAIN}"
             if _SURRENDER.search(value):
                 return name, f"{name} is {one_line(value)!r}, which gives up. {_AGAIN}"
         if len(empty) == len(given):

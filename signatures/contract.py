@@ -15,6 +15,9 @@ from typing import Any, Literal
 PREVIEW = 500
 SHORT = 1_000
 _NOTHING = re.compile(r"(\s|\b0(\.0)?\b|\[\]|\{\}|\(\)|set\(\)|\bNone\b|''|Counter\(\)|\bnan\b|,)*", re.ASCII)
+REFUSED = "[Error] SUBMIT was refused: "
+"""What the reason of a refusal stands behind, in the output of a turn."""
+
 REPEATED = 400
 """Characters of the task that are repeated after each output."""
 
@@ -102,7 +105,9 @@ class Contract:
             failed: The code ended in an error.
             output: What is shown of it.
         """
-        if failed:
+        if REFUSED in output:
+            advice = "Look at the data again with code, print what says the answer, and submit it then."
+        elif failed:
             advice = "The code failed. Look at how the data is written and reply with corrected code."
         elif is_nothing(output):
             advice = (

@@ -232,7 +232,11 @@ _EXAMPLES = {
                 "Otto Lind [' In those days Otto Lind kept two goats, Pepper and Salt, behind the customs house']\n"
                 "Juna Roth [' The five goats of Juna Roth ate the washing']",
             ),
-            _Turn("He has two and she has five, so it is her.", "SUBMIT({name}='Juna Roth')"),
+            _Turn(
+                "He has 2 and she has 5. The task asks for more, which is the largest number: max. For fewer it would "
+                "be min.",
+                "numbers = {'Otto Lind': 2, 'Juna Roth': 5}\nSUBMIT({name}=max(numbers, key=numbers.get))",
+            ),
         ),
     ),
 }
@@ -270,7 +274,7 @@ def messages(contract: Contract, guidance: Guidance) -> list[Message]:
     return rendered
 
 
-_OWN_NAMES = frozenset("Counter counts found hits json line name names re row rows sentence sentences".split())
+_OWN_NAMES = frozenset("Counter counts found hits json line name names numbers re row rows sentence sentences".split())
 """What the examples call their own variables: one that bore the name of the data would hide it."""
 
 FRESH = "A new task, in a fresh REPL: nothing of the above exists in it.\n\n"

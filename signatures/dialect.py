@@ -40,6 +40,7 @@ _SECTION = re.compile(r"^[ \t]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
 # What may hold quotes or backticks within one line of Python: a comment, a string, the opening of a longer string.
 _LEXEME = re.compile(r"""#.*|('{3}|"{3})|'(?:[^'\\]|\\.)*+(?:'|\\?$)|"(?:[^"\\]|\\.)*+(?:"|\\?$)""")
 _STRING_END = {quotes: re.compile(rf"(?:[^\\]|\\.)*?{quotes}") for quotes in ("'''", '"""')}
+_META = re.compile(r"\[[^\]]*\]|\\[a-zA-Z]|[\\^$.|?*+(){}]")
 _TWICE = 300_000
 """Characters of a reply that may be read a second time to settle where blocks end: bounds the time of hostile ones."""
 
@@ -343,6 +344,29 @@ def string_constants(code: str) -> list[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped
     ]
     return [str(node.value) for node in sorted(texts, key=lambda node: (node.lineno, node.col_offset))]
+
+
+def compared(code: str) -> list[str]:
+    """The texts that ``code`` compares something with (``in``, ``==``, ``startswith``), in order: its conditions."""
+    found: list[ast.Constant] = []
+    for node in ast.walk(_parse(code) or ast.Module([], [])):
+        sides: list[ast.expr] = []
+        if isinstance(node, ast.Compare) and all(isinstance(op, (ast.In, ast.Eq)) for op in node.ops):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            sides = node.args if node.func.attr in ("startswith", "endswith") else []
+        found += [side for side in sides if isinstance(side, ast.Constant) and isinstance(side.value, str)]
+    return [str(node.value) for node in sorted(found, key=lambda node: (node.lineno, node.col_offset))]
+
+
+def literals(pattern: str) -> list[str]:
+    """The parts of a regular expression that stand for themselves: ``"born in "`` of ``r"born in (\\w+)"``."""
+    return [part for part in _META.split(pattern) if part.strip()]
+
+
+def has_meta(text: str) -> bool:
+    """Whether ``text`` would be more than itself as a regular expression."""
+    return _META.search(text) is not None
 
 
 def only_constants(code: str) -> bool:

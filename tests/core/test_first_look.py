@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlm_dspy.explain import NEVER, counts
-from rlm_dspy.first_look import MATCHES, WIDTH, form, look, matches, odd_lines
+from rlm_dspy.first_look import MATCHES, form, look, matches, odd_lines
 from rlm_dspy.inputs import describe
+from rlm_dspy.passages import WIDTH
 from rlm_dspy.signatures.contract import Contract
 from rlm_dspy.signatures.conversation import user
 
@@ -150,23 +150,6 @@ def test_how_a_text_is_written(text: str, kind: str) -> None:
 
 
 @settings(deadline=None)
-@given(st.one_of(hostile, st.text(max_size=60)), texts)
-def test_counting_what_code_looks_for_never_fails(source: str, text: str) -> None:
-    line = counts(f"hits = {source!r} in context", "context", text)
-    assert len(line) < 2_000 and "\n" not in line.replace(repr(source), "")
-    if line and text.count(source):
-        assert line == f"In context: {source!r} {text.count(source):,} times."
-
-
-def test_counts_name_what_comes_close() -> None:
-    text = "Mila Brandt of Harbour\n" * 7
-    line = counts("[l for l in c if 'Mila Brandt of the Harbour' in l]", "c", text)
-    assert line.startswith(f"In c: 'Mila Brandt of the Harbour' {NEVER}")
-    assert "'Mila Brandt of'" in line and "7 times" in line
-    assert counts("print('only shown')", "c", text) == "" and counts("not code (", "c", text) == ""
-
-
-@settings(deadline=None)
 @given(texts, st.text(max_size=100))
 def test_a_contract_with_a_look_can_be_made_of_any_text(text: str, task: str) -> None:
     about = describe("data", text, look=task)
@@ -184,13 +167,6 @@ def test_of_prose_the_sentences_are_shown_and_the_best_come_first() -> None:
     found = matches(text, "How often did Ada Quill paint the gate?")
     assert found[0] == facts[0] and set(found) == set(facts)
     assert "Sentences with words of the task:" in look(text, "How often did Ada Quill paint the gate?")
-
-
-def test_the_text_that_rules_the_others_out_is_named() -> None:
-    text = "\n".join(["WARN disk full"] * 3 + ["ERROR stack trace"] * 2 + ["INFO fine"] * 9)
-    code = "[line for line in context.splitlines() if 'WARN' in line and 'stack' in line]"
-    assert counts(code, "context", text).endswith("No line has all of these; without 'stack' 3 lines do.")
-    assert "No line" not in counts("'WARN' in context and 'disk' in context", "context", text)
 
 
 def test_a_line_that_says_something_else_is_told_from_thousands_that_say_the_same() -> None:

@@ -1,0 +1,83 @@
+"""Why code found nothing: what is said is true of the text, and what comes closest is shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlm_dspy.explain import nothing
+from rlm_dspy.first_look import form
+from rlm_dspy.passages import WIDTH
+from tests.core.test_first_look import hostile, texts
+
+LOG = "\n".join(["WARN disk full"] * 3 + ["ERROR stack trace"] * 2 + ["INFO fine"] * 900)
+FILLER = "The rain fell on the nets and nobody laughed. She said that the tide would turn. "
+STORY = "\n".join(
+    FILLER * 6 + ("By a minute Ada Quill missed the ferry. " if n % 5 == 0 else "") + FILLER for n in range(40)
+)
+
+
+@settings(deadline=None)
+@given(st.one_of(hostile, st.text(max_size=60)), texts, st.text(max_size=60))
+def test_explaining_never_fails_and_is_short(source: str, text: str, task: str) -> None:
+    explained = nothing(f"hits = {source!r} in context", "context", text, task)
+    if explained is None:
+        return
+    assert len(explained.text) < 8 * WIDTH + 1_500
+    if text.count(source):
+        assert f"{source!r} {text.count(source):,} times" in explained.text and not explained.missed
+
+
+@pytest.mark.parametrize("code", ["print('only shown')", "not code (", "SUBMIT(answer='text')", "x = 1"])
+def test_code_that_looks_for_nothing_is_not_explained(code: str) -> None:
+    assert nothing(code, "context", LOG) is None
+
+
+def test_a_text_that_stands_nowhere_gives_way_to_its_longest_part_and_what_has_it_is_shown() -> None:
+    code = "hits = [s for s in c if 'ferry without Ada Quill' in s]"
+    explained = nothing(code, "c", STORY, "When did Ada Quill miss it?")
+    assert explained is not None and explained.missed and form(STORY) == "prose"
+    assert "'ferry without Ada Quill' never: use 'Ada Quill' in its place, which stands there 8 times" in explained.text
+    assert "With 'Ada Quill': 8 sentences, such as:\nBy a minute Ada Quill missed the ferry." in explained.text
+
+
+def test_another_spelling_is_named() -> None:
+    explained = nothing("[l for l in c if 'warn' in l]", "c", LOG)
+    assert explained is not None and "'warn' never, but 'WARN' 3 times" in explained.text
+    assert "With 'WARN': 3 lines, such as:\nWARN disk full" in explained.text
+
+
+def test_the_text_that_rules_the_others_out_is_named() -> None:
+    explained = nothing("[l for l in c.splitlines() if 'WARN' in l and 'stack' in l]", "c", LOG)
+    assert explained is not None and explained.missed
+    assert "No line has all of these; without 'stack': 3 lines, such as:\nWARN disk full" in explained.text
+
+
+def test_a_condition_that_the_task_does_not_name_is_the_first_to_go() -> None:
+    explained = nothing("[l for l in c if 'fine' in l and 'stack' in l]", "c", LOG, "How many stack traces?")
+    assert explained is not None and "without 'fine': 2 lines:\nERROR stack trace" in explained.text
+
+
+def test_lines_that_have_all_say_that_the_code_reads_them_wrongly() -> None:
+    explained = nothing("[l for l in c if l.split()[5:] == ['disk', 'full']]", "c", LOG)
+    assert explained is not None and not explained.missed
+    assert "With 'disk', 'full': 3 lines, such as:\nWARN disk full" in explained.text
+
+
+def test_of_a_pattern_the_parts_that_stand_for_themselves_are_looked_for() -> None:
+    explained = nothing(r"re.findall(r'disk=(\w+) (full)', c)", "c", LOG)
+    assert explained is not None and explained.missed
+    assert "'full' 3 times" in explained.text and "'disk=' never" in explained.text
+
+
+def test_the_field_of_a_word_is_named() -> None:
+    rows = [{"id": n, "svc": "cart" if n % 3 else "mail", "code": 502} for n in range(90)]
+    text = "\n".join(map(json.dumps, rows))
+    explained = nothing("[r for r in rows if r['level'] == 'cart' and r['code'] == '502']", "c", text)
+    assert explained is not None
+    assert "'cart' 60 times, in the field 'svc'" in explained.text
+    assert "'502' 90 times, as a number in the field 'code'" in explained.text
+    assert "With 'cart', '502': 60 lines" in explained.text

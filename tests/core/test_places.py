@@ -1,0 +1,50 @@
+"""In which part of a record a word stands: what is said holds of nearly every line, of a mixture nothing is said."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlm_dspy.places import place
+from tests.core.test_first_look import hostile, texts
+
+LINES = [
+    f"2031-03-{n % 28 + 1:02d} 10:00 cart-{n % 3} status={200 + n % 2 * 302} took={n}ms id=502{n}" for n in range(400)
+]
+DATED = "\n".join(f"[date=2031-03-05T{n % 24:02d}:00] x" for n in range(90))
+LOG = "\n".join(LINES)
+ROWS = "\n".join(
+    json.dumps({"at": f"2031-03-{n % 28 + 1:02d}T10:00", "http": {"status": 502}, "svc": "cart", "msg": "the cart"})
+    for n in range(50)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "form", "said"),
+    [
+        ("\n".join(line.partition(" id=")[0] for line in LINES), "502", "records", "as 'status=502'"),
+        ("\n".join(f"user={n}@example.org" for n in range(90)), "user", "records", ""),
+        (LOG, "2031-03-05", "records", ""),
+        (DATED, "2031-03-05", "records", "as 'date=2031-03-05'"),
+        ("(cart-api) fine\ncart-api, fine\n" * 9, "cart-api", "records", ""),
+        ("a=7 b\nb=7 a\nc=7 x\n" * 9, "7", "records", ""),
+        (ROWS, "cart", "json", "in the field 'svc'"),
+        (ROWS, "502", "json", "as a number in the field ['http']['status']"),
+        (ROWS, "2031-03-", "json", "at the beginning of the field 'at'"),
+        (ROWS, "e ca", "json", "in the text of the field 'msg'"),
+        (ROWS, "cart", "prose", ""),
+        (ROWS, "nowhere", "json", ""),
+    ],
+)
+def test_where_a_word_stands(text: str, word: str, form: str, said: str) -> None:
+    assert place(text, word, form) == said  # type: ignore[arg-type]
+
+
+@settings(deadline=None)
+@given(texts, st.one_of(hostile, st.text(min_size=1, max_size=8)), st.sampled_from(["records", "json", "prose"]))
+def test_any_word_in_any_text_has_a_short_place_or_none(text: str, word: str, form: str) -> None:
+    said = place(text, word or "x", form)  # type: ignore[arg-type]
+    assert len(said) < 400
