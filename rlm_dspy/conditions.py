@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from rlm_dspy.first_look import form, json_keys, task_words, telling_words
+from rlm_dspy.first_look import field_names, form, task_words, telling_words
 from rlm_dspy.passages import SEARCHED, cut, having
 from rlm_dspy.signatures.dialect import compared, literals, string_constants
+from rlm_dspy.words import named
 
-_STEM = 5
 _OTHERS = 6
-_PARTS = re.compile(r"[^\W_]+")
 
 
 @dataclass
@@ -21,25 +18,32 @@ class Differences:
 
     Attributes:
         remarks: For the root, one a line.
-        doubts: Why a number that rests on this code may be wrong, as the rest of a sentence.
+        doubts: Why an answer that rests on this code may be wrong, as the rest of a sentence.
+        made_up: The code has conditions that the task does not name.
     """
 
     remarks: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    made_up: bool = False
 
 
-def differences(code: str, before: str, name: str, text: str, task: str) -> Differences:
+def differences(
+    code: str, before: str, name: str, text: str, task: str, made_up_only: bool = False
+) -> Differences:
     """How the conditions of ``code`` differ from those of ``task``.
 
     Args:
-        code: What found something in ``text``, the variable ``name``.
+        code: What was run over ``text``, the variable ``name``.
         before: All code that was run before it.
+        made_up_only: Say only what ``code`` asks for and the task does not.
     """
     found = Differences()
     if len(text) > SEARCHED:
         return found
-    _forgotten(found, f"{before}\n{code}".lower(), name, text, task)
     _made_up(found, code, text, task)
+    if made_up_only:
+        return found
+    _forgotten(found, f"{before}\n{code}".lower(), name, text, task)
     _narrow(found, code, text, task)
     return found
 
@@ -62,32 +66,20 @@ def _used(word: str, done: str) -> bool:
 
 def _made_up(found: Differences, code: str, text: str, task: str) -> None:
     """Conditions that the task does not name, beside some that it does: copied from a line that was shown."""
-    known = [word.lower() for word in _PARTS.findall(task)]
     terms = [term for term in dict.fromkeys(compared(code)) if len(term.strip()) > 1 and term in text]
     # `'level' in row` is no condition.
-    keys = json_keys(text[:10_000].partition("\n")[0])
-    strange = [term for term in terms if term not in keys and not _named(term, known)]
+    keys = field_names(text)
+    strange = [term for term in terms if term not in keys and not named(term, task)]
     rest = [term for term in terms if term not in strange and term not in keys]
-    if not strange or not rest:
+    if not strange:
         return
-    number = len(having(text, rest, form(text)))
+    found.made_up = True
     listed = ", ".join(map(repr, strange))
-    asked = ", ".join(map(repr, rest))
-    found.remarks.append(
-        f"The task does not say {listed}: with {asked} alone there are {number:,}. Leave out what the task does not "
-        "ask for."
-    )
+    without = ""
+    if rest:
+        without = f": with {', '.join(map(repr, rest))} alone there are {len(having(text, rest, form(text))):,}"
+    found.remarks.append(f"The task does not say {listed}{without}. Leave out what the task does not ask for.")
     found.doubts.append(f"asks for {listed}, which the task does not say. Leave that out unless it is needed")
-
-
-def _named(term: str, known: Collection[str]) -> bool:
-    """Whether a word of ``term`` is one of the task's, as far as both are as long as a stem."""
-    parts = [part.lower() for part in _PARTS.findall(term)]
-    return not parts or any(
-        part == word or (len(part) >= 3 and len(word) >= 3 and part[:_STEM] == word[:_STEM])
-        for part in parts
-        for word in known
-    )
 
 
 def _narrow(found: Differences, code: str, text: str, task: str) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rlm_dspy.first_look import COMMON, form, json_keys, task_words
+from rlm_dspy.first_look import COMMON, field_names, form, task_words, telling_words
 from rlm_dspy.passages import SEARCHED, Form, cut, having
 from rlm_dspy.places import place
 from rlm_dspy.signatures.dialect import has_meta, literals, string_constants
+from rlm_dspy.words import spelled
 
 _TERMS = 6
 _PARTS = 20
 _LONGEST = 80
-_SHOWN = {"records": 2, "json": 2, "prose": 6}
+_LINES, _SENTENCES = 2, 6
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,33 @@ def nothing(code: str, name: str, text: str, task: str = "") -> Explained | None
             closest = f" No {unit} has all of these; without {term!r}: {_number(len(found), unit)}"
     if closest:
         words = task_words(task)
-        passages = [cut(text, span, words) for span in _best(text, found, words)[: _SHOWN[kind]]]
+        most = _SENTENCES if kind == "prose" else _LINES
+        passages = [cut(text, span, words) for span in _best(text, found, words)[:most]]
         explained += "\n".join([f"{closest}{', such as' if len(found) > len(passages) else ''}:", *passages])
     return Explained(explained, missed)
+
+
+def start(name: str, text: str, task: str) -> str:
+    """Code that prints what in ``text``, the variable ``name``, has telling words of ``task``; ``""`` without any."""
+    words = telling_words(text, task)
+    if not words:
+        return ""
+    kind = form(text)
+    rarest = sorted(words, key=lambda word: words[word])[:2]
+    if len(rarest) == 2 and (" " in rarest[0] or not having(text, rarest, kind)):
+        del rarest[1]
+    if kind == "prose":
+        found = f"re.findall(r'[^.\\n]*{re.escape(rarest[0])}[^.\\n]*', {name})".replace("\\ ", " ")
+        return f"import re\nhits = {found}\nprint(len(hits))\nprint('\\n'.join(hits[:20]))"
+    conditions = " and ".join(f"{word!r} in line" for word in rarest)
+    hits = f"hits = [line for line in {name}.splitlines() if {conditions}]"
+    return f"{hits}\nprint(len(hits))\nprint('\\n'.join(hits[:10]))"
 
 
 def _terms(code: str, text: str) -> Iterator[str]:
     """The texts that ``code`` looks for, once each; of a regular expression the parts that stand for themselves."""
     # The name of a field that there is is no text that is looked for.
-    seen = set(json_keys(text[:10_000].partition("\n")[0]))
+    seen = set(field_names(text))
     for constant in string_constants(code):
         literal = constant in text or not has_meta(constant)
         for term in [constant] if literal else literals(constant):
@@ -84,9 +104,8 @@ def _count(term: str, text: str, kind: Form) -> tuple[str, str]:
     if number := text.count(term):
         where = place(text, term, kind)
         return f"{term!r} {number:,} times{f', {where}' if where else ''}", term
-    for spelling in dict.fromkeys((term.upper(), term.lower(), term.capitalize(), term.title())):
-        if number := text.count(spelling):
-            return f"{term!r} never, but {spelling!r} {number:,} times", spelling
+    if spelling := spelled(term, text):
+        return f"{term!r} never, but {spelling!r} {text.count(spelling):,} times", spelling
     for part in itertools.islice(_parts_of(term), _PARTS):
         if number := text.count(part):
             return f"{term!r} never: use {part!r} in its place, which stands there {number:,} times", part

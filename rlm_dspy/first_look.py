@@ -15,6 +15,8 @@ from collections import Counter
 
 from rlm_dspy.passages import SEARCHED, WIDTH, Form, Span, around, bounds, cut, occurrences
 from rlm_dspy.places import place
+from rlm_dspy.signatures.examples import WORDS
+from rlm_dspy.tables import Table, table
 
 HEAD_LINES = 3
 SAMPLES = 3
@@ -24,6 +26,8 @@ ODD = 3
 _WORD = re.compile(r"[^\W_][\w.:-]{2,}[^\W_]|(?<!\w)\d{3}(?!\w)")
 _PLAIN_WORD = re.compile(r"[^\W\d_]{3,}")
 _NAME = re.compile(r"[A-Z][\w'-]+(?: [A-Z][\w'-]+)+")
+_PAIR = re.compile(r"\w=[^=\s]")
+_LINES = 20
 _RARE = 40
 _COMPARED = 5_000
 _WORDS = 12
@@ -55,14 +59,15 @@ def look(text: str, task: str = "") -> str:
         last = text[-2 * WIDTH :].rstrip("\n").rsplit("\n", 1)[-1]
         shown = ["Its first lines:", *map(_cut, head), "Lines from its middle:", *map(_cut, samples)]
         shown += ["Its last line:", _cut(last)]
-        if parts := _parts(samples[-1]):
+        read = table(text)
+        if parts := (_columns_of(read) if read else _parts(samples[-1])):
             shown.append(parts)
     kind = form(text)
     words = telling_words(text, task)
     if words:
         places = {word: place(text, word, kind) for word in words}
         listed = (f"{word!r} {n:,} times" + (f", {places[word]}" if places[word] else "") for word, n in words.items())
-        shown.append(f"Words of the task that stand in it: {'; '.join(listed)}")
+        shown.append(f"{WORDS}{'; '.join(listed)}")
     prose = kind == "prose"
     if found := matches(text, task):
         what = "Sentences" if prose else "Lines"
@@ -70,8 +75,8 @@ def look(text: str, task: str = "") -> str:
     elif words and not prose:
         # A name such as cart-api tells; a word of the language stands where it pleases.
         names = [word for word in words if not (word.isalpha() and word.islower())]
-        rarest = min(names, key=lambda word: words[word], default="")
-        if rarest and (odd := odd_lines(text, rarest)):
+        rarest = min(names or words, key=lambda word: words[word])
+        if (odd := odd_lines(text, rarest)):
             shown += [f"Lines with {rarest!r} that differ from the others:", *odd]
     return "\n".join(shown)
 
@@ -154,14 +159,18 @@ def odd_lines(text: str, word: str) -> list[str]:
     number = Counter(itertools.chain.from_iterable(words))
     score = [sum(1 for found in each if number[found] <= 2) for each in words]
     best = sorted(range(len(lines)), key=lambda n: (-score[n], n))[:ODD]
-    return [_cut(lines[n]) for n in best if score[n] >= 2]
+    # One rare word tells too where next to no line has any.
+    least = 1 if sum(map(bool, score)) <= ODD else 2
+    return [_cut(lines[n]) for n in best if score[n] >= least]
 
 
 def form(text: str) -> Form:
-    """How ``text`` is written, as far as a few places of it tell; what is neither JSON lines nor prose is records."""
+    """How ``text`` is written, as far as a few places of it tell; what is nothing else is records."""
     lines = text[:100_000].split("\n")[:2]
     if len(lines) == 2 and all(map(json_keys, lines)):
         return "json"
+    if table(text) is not None:
+        return "csv"
     votes = 0
     for at in (len(text) * (2 * n + 1) // 10 for n in range(5)):
         window = text[at : at + 1_000]
@@ -169,7 +178,18 @@ def form(text: str) -> Form:
         digits = sum(character.isdigit() for character in window)
         sentences = len(re.findall(r"[^\W\d_][.!?][ \n]", window))
         votes += sentences >= 2 and marks < 15 and digits < 40
-    return "prose" if votes >= 3 else "records"
+    if votes >= 3:
+        return "prose"
+    return "columns" if _has_columns(text) else "records"
+
+
+def _has_columns(text: str) -> bool:
+    """Whether most lines have the same number of words, and no ``key=value`` in them."""
+    lines = [_line_at(text, len(text) * (2 * n + 1) // (2 * _LINES)) for n in range(_LINES)]
+    words = Counter(len(line.split()) for line in lines if len(line) <= 4 * WIDTH)
+    number, alike = words.most_common(1)[0] if words else (0, 0)
+    pairs = sum(_PAIR.search(line) is not None for line in lines)
+    return number >= 4 and 2 * alike >= _LINES and 3 * pairs < _LINES
 
 
 def json_keys(line: str) -> list[str]:
@@ -178,6 +198,17 @@ def json_keys(line: str) -> list[str]:
         with contextlib.suppress(ValueError, RecursionError):
             return list(json.loads(line))
     return []
+
+
+def field_names(text: str) -> list[str]:
+    """The names of the fields of JSON lines or CSV, else nothing."""
+    read = table(text)
+    return list(read.columns) if read else json_keys(text[:10_000].partition("\n")[0])
+
+
+def _columns_of(read: Table) -> str:
+    given = "" if read.delimiter == "," else f"(…, delimiter={read.delimiter!r})"
+    return f"It is CSV. csv.DictReader{given} gives rows with the columns {list(read.columns[:30])}"
 
 
 def _parts(line: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
 
-from rlm_dspy import conditions, explain, inputs, submit
+from rlm_dspy import conditions, explain, first_look, inputs, repair, submit
 from rlm_dspy.environments.base import CellError, CellResult
 from rlm_dspy.signatures.contract import SHORT, is_nothing
 from rlm_dspy.signatures.dialect import only_constants, typed_numbers, types_in
@@ -27,6 +28,10 @@ CONTRADICTED = (
     "the answer was typed in before the output of this code was seen, and that output does not show it. Submit a "
     "variable that holds the computed value."
 )
+MENDED = "These conditions do not fit the data, or the task does not name them. It was run again with others:"
+_QUICK = 10.0
+"""Seconds of a cell that may be run a second time."""
+
 AGAIN = (
     "it is the same answer again, and no code was run in between. Run code that prints what in the data says it first."
 )
@@ -64,6 +69,7 @@ class Guide:
         self._ran = False
         self._compared = False
         self._code = ""
+        self._tried: set[str] = set()
         self._conditions = ""
 
     def refuse_code(self, code: str) -> str | None:
@@ -100,7 +106,15 @@ class Guide:
             return None
         self.doubted.append(outputs)
         self._ran = False
-        return doubt
+        return f"{doubt}{self._start(code)}"
+
+    def _start(self, code: str) -> str:
+        """What to run after a refusal: the code of a first look, where no code has looked."""
+        if not only_constants(code[:_READ]) or self._unsupported not in ("unseen", "never"):
+            return ""
+        name, text = self._largest()
+        look = explain.start(name, text, inputs.task_text(self._run.inputs))
+        return f" Begin with this:\n```python\n{look}\n```" if look else ""
 
     def _meant(self, name: str, value: Any) -> bool:
         return any(name == other and _same(value, before) for other, before in self._values)
@@ -112,6 +126,8 @@ class Guide:
         different, self._conditions = self._conditions, ""
         if different and all(type(value) in (int, float, list) for value in outputs.values()):
             return f"the code that led to this answer {different}."
+        if self._unsupported == "never" and all(map(submit.is_empty, outputs.values())):
+            return UNSUPPORTED[self._unsupported]
         if only_constants(code):
             numbers = [value for value in outputs.values() if type(value) in (int, float)]
             doubtful = {
@@ -129,17 +145,20 @@ class Guide:
     def remarks(self, code: str, result: CellResult, output: str) -> str:
         """``output`` of a cell that has not ended the run, with what is to be said of it."""
         bare = output
-        if result.submission is not None and result.error is None and only_constants(code[:_READ]):
+        if result.submission is not None and result.error is None and self._largest()[0] not in code:
             # An answer that was refused leaves everything as it was.
             return self.noted(code, output)
         self._ran = True
         nothing = is_nothing(output) if result.error is None else _matched_nothing(result.error)
         self._unsupported = "failed" if result.error is not None else "nothing" if nothing else None
+        if self._aids.name_words and (nothing or result.error is not None):
+            output = self._with_made_up(code, output)
         if self._aids.explain_empty and nothing:
             if explained := explain.nothing(code, *self._largest(), inputs.task_text(self._run.inputs)):
                 output = f"{output}\n{explained.text}"
                 if explained.missed and result.error is None:
                     self._unsupported = "never"
+                output = self._with_start(output, explained.missed)
         elif self._aids.name_words and result.error is None:
             output = self._with_differences(code, output)
         self._code += f"\n{code}"
@@ -152,14 +171,65 @@ class Guide:
         texts = ((name, value) for name, value in self._run.inputs.items() if isinstance(value, str))
         return max(texts, key=lambda pair: len(pair[1]), default=("", ""))
 
+    def mended(self, code: str, result: CellResult) -> str:
+        """``code`` with its conditions mended, where it found nothing with them; ``""`` where there is nothing to mend.
+
+        What called the host or took long is not run a second time.
+        """
+        name, text = self._largest()
+        nothing = is_nothing(result.stdout.strip() + (result.value or "")) if result.error is None else (
+            _matched_nothing(result.error)
+        )
+        if not self._aids.mend_conditions or not nothing or name not in code or len(text) <= SHORT:
+            return ""
+        if result.host_seconds or result.seconds > _QUICK or result.submission is not None or "SUBMIT" in code:
+            return ""
+        other = repair.repaired(code, text, inputs.task_text(self._run.inputs))
+        if other in self._tried:
+            return ""
+        self._tried.add(other)
+        return other
+
+    def with_mended(self, result: CellResult, code: str, second: CellResult) -> CellResult:
+        """``result`` together with that of the mended ``code``, if it found something."""
+        shown = second.stdout.rstrip("\n") + (f"\n{second.value}" if second.value is not None else "")
+        if second.error is not None or not shown or is_nothing(shown.strip()):
+            return result
+        first = result.stdout.rstrip("\n") or result.value or (result.error.message if result.error else "")
+        text = f"{first}\n{MENDED}\n```python\n{code}\n```\nIts output:\n{shown}"
+        return dataclasses.replace(second, stdout=text, value=None, seconds=result.seconds + second.seconds)
+
+    def _with_start(self, output: str, missed: bool) -> str:
+        """``output`` of code that found nothing in prose, with code that prints the sentences with a name."""
+        name, text = self._largest()
+        if not missed or first_look.form(text) != "prose":
+            return output
+        other = explain.start(name, text, inputs.task_text(self._run.inputs))
+        if not other or other in self._tried:
+            return output
+        self._tried.add(other)
+        return f"{output}\nTry this:\n```python\n{other}\n```"
+
+    def _with_made_up(self, code: str, output: str) -> str:
+        """``output`` of code that found nothing or failed, with the conditions of it that the task does not name."""
+        name, text = self._largest()
+        if self._compared or len(text) <= SHORT or name not in code:
+            return output
+        found = conditions.differences(code, "", name, text, inputs.task_text(self._run.inputs), made_up_only=True)
+        self._compared = bool(found.remarks)
+        return "\n".join([output, *found.remarks])
+
     def _with_differences(self, code: str, output: str) -> str:
         """``output`` of the first code that found something, with how its conditions differ from those of the task."""
         name, text = self._largest()
         if self._compared or len(text) <= SHORT or name not in code:
             return output
         self._compared = True
-        found = conditions.differences(code, self._code, name, text, inputs.task_text(self._run.inputs))
+        task = inputs.task_text(self._run.inputs)
+        found = conditions.differences(code, self._code, name, text, task)
         self._conditions = "; it ".join(found.doubts)
+        if found.made_up and (other := repair.repaired(code, text, task)):
+            found.remarks.append(f"Without it:\n```python\n{other}\n```")
         return "\n".join([output, *found.remarks])
 
     def noted(self, action: str, output: str, bare: str | None = None) -> str:

@@ -217,6 +217,11 @@ class Loop:
             if outputs is not None:
                 return outputs
             raise
+        if mended := self.guide.mended(code, result):
+            again = await run.bounded(
+                watched.run_cell(run.session, mended, self.functions.all()), interrupt=interrupt
+            )
+            result = self.guide.with_mended(result, mended, again)
         outputs = refusal = None
         if result.submission is not None:
             outputs, refusal = await self._validated(result.submission)

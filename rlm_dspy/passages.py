@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Literal
+
+from rlm_dspy.signatures.contract import Form
 
 WIDTH = 240
 """Characters that are shown of one line."""
@@ -19,7 +20,6 @@ SEARCHED = 16_000_000
 COUNTED = 50_000
 """Places of a word that are looked at."""
 
-Form = Literal["records", "json", "prose"]
 Span = tuple[int, int]
 
 _STOP = re.compile(r"[.!?][\"'»”]?\s")

@@ -11,9 +11,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from rlm_dspy.passages import around, occurrences
+from rlm_dspy.signatures.contract import Form
+from rlm_dspy.tables import table
 
 SAMPLED = 300
 """Lines with the word that are looked at."""
@@ -23,7 +26,24 @@ _SHOWN = 60
 _EDGES = "\"'()[]{}<>,;"
 
 
-def place(text: str, word: str, form: Literal["records", "json", "prose"]) -> str:
+@dataclass(frozen=True)
+class Place:
+    """Where a word usually stands.
+
+    Attributes:
+        unit: ``"field"`` of JSON, ``"column"`` of CSV, ``"word"`` of a line split at spaces, ``"token"`` without one.
+        path: The keys, or the number, that lead to it; empty for a token.
+        how: ``"number"`` or ``"whole"`` if the value is the word, ``"begins"`` or ``"part"`` if it has it in it.
+        token: Of a token, the text that stands there.
+    """
+
+    unit: str
+    path: tuple[str | int, ...]
+    how: str
+    token: str = ""
+
+
+def place(text: str, word: str, form: Form) -> str:
     """Such as ``"as 'status=502'"`` or ``"in the field 'svc'"``, or ``""`` where ``word`` has no usual place.
 
     Args:
@@ -31,41 +51,57 @@ def place(text: str, word: str, form: Literal["records", "json", "prose"]) -> st
         word: As it stands in ``text``.
         form: How ``text`` is written; prose has no places.
     """
-    if form == "prose":
+    found = find(text, word, form)
+    if found is None:
         return ""
-    lines = [text[slice(*around(text, at))] for at in itertools.islice(occurrences(text, word), SAMPLED)]
-    return _field(lines, word) if form == "json" else _token(lines, word)
-
-
-def _field(lines: list[str], word: str) -> str:
-    found = [_first_field(line, word) for line in lines]
-    best = _usual(found)
-    if best is None:
-        return ""
-    path, how = best
-    name = "".join(f"[{key!r}]" for key in path) if len(path) > 1 else repr(path[0])
+    if found.unit == "token":
+        return f"as {found.token!r}"
+    if found.unit == "word":
+        return f"as word [{found.path[0]}]"
+    name = "".join(f"[{key!r}]" for key in found.path) if len(found.path) > 1 else repr(found.path[0])
     return {
-        "number": f"as a number in the field {name}",
-        "whole": f"in the field {name}",
-        "begins": f"at the beginning of the field {name}",
-        "part": f"in the text of the field {name}",
-    }[how]
+        "number": f"as a number in the {found.unit} {name}",
+        "whole": f"in the {found.unit} {name}",
+        "begins": f"at the beginning of the {found.unit} {name}",
+        "part": f"in the text of the {found.unit} {name}",
+    }[found.how]
 
 
-def _first_field(line: str, word: str) -> tuple[tuple[str, ...], str] | None:
-    """The keys that lead to the value that has ``word``, and how it has it; the whole value before a part of one."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+def find(text: str, word: str, form: Form) -> Place | None:
+    """Where ``word`` stands in nearly every line of ``text`` that has it, or None."""
+    if form == "prose":
         return None
+    lines = [text[slice(*around(text, at))] for at in itertools.islice(occurrences(text, word), SAMPLED)]
+    if form == "json":
+        return _field([_first_value(_values(_loaded(line)), word) for line in lines], "field")
+    if form == "csv" and (read := table(text)) is not None:
+        rows = (zip(read.columns, read.fields(line), strict=False) for line in lines)
+        return _field([_first_value((((name,), value) for name, value in row), word) for row in rows], "column")
+    return _token(lines, word)
+
+
+def _field(found: list[tuple[tuple[str, ...], str] | None], unit: str) -> Place | None:
+    best = _usual(found)
+    return None if best is None else Place(unit, *best)
+
+
+def _first_value(values: Iterable[tuple[tuple[str, ...], Any]], word: str) -> tuple[tuple[str, ...], str] | None:
+    """The keys that lead to the value that has ``word``, and how it has it; the whole value before a part of one."""
     part = None
-    for path, value in _values(row):
+    for path, value in values:
         said = value if isinstance(value, str) else json.dumps(value)
         if said == word:
             return path, "whole" if isinstance(value, str) else "number"
         if part is None and isinstance(value, str) and word in value:
             part = path, "begins" if value.startswith(word) else "part"
     return part
+
+
+def _loaded(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _values(row: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -78,20 +114,23 @@ def _values(row: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
                 yield (*path, key), value
 
 
-def _token(lines: list[str], word: str) -> str:
-    """The token with the word where it is nearly always the same, else what stands before the word in it."""
-    tokens, heads = [], []
+def _token(lines: list[str], word: str) -> Place | None:
+    """The token with the word, or the number of it, where that is nearly always the same; else what stands before."""
+    tokens, heads, numbers = [], [], []
     for line in lines:
-        token = next((token for token in line.split() if word in token), "")
+        number, token = next(((n, token) for n, token in enumerate(line.split()) if word in token), (-1, ""))
         tokens.append(token.strip(_EDGES) if len(token) <= _SHOWN else "")
         before = token[: token.find(word)].lstrip(_EDGES)
         heads.append(before if len(before) <= _SHOWN else "")
-    token_, head = _usual(tokens), _usual(heads)
+        numbers.append(number if token == word else -1)
+    token_, head, number = _usual(tokens), _usual(heads), _usual(numbers)
+    if number is not None and number >= 0:
+        return Place("word", (number,), "whole")
     if token_ and token_ != word:
-        return f"as {token_!r}"
+        return Place("token", (), "part", token_)
     if head and not re.search(r"\d", head):
-        return f"as {head + word!r}"
-    return ""
+        return Place("token", (), "part", head + word)
+    return None
 
 
 def _usual(found: Iterable[Any]) -> Any:

@@ -12,6 +12,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+Form = Literal["records", "columns", "json", "csv", "prose"]
+"""How a text is written: one record a line (``key=value`` or words of its own), the same columns in every line, one
+JSON object a line, CSV with a header, or prose."""
+
 PREVIEW = 500
 SHORT = 1_000
 _NOTHING = re.compile(r"(\s|\b0(\.0)?\b|\[\]|\{\}|\(\)|set\(\)|\bNone\b|''|Counter\(\)|\bnan\b|,)*", re.ASCII)
@@ -34,7 +38,7 @@ class VariableInfo:
         whole: True if ``preview`` is the whole value.
         desc: The field's description, ``""`` if it has none.
         look: Lines of a large text as they are, shown in place of ``preview``; ``""`` without a first look.
-        form: How a large text is written: ``"records"``, one a line; ``"json"``, one JSON object a line; ``"prose"``.
+        form: How a large text is written.
     """
 
     name: str
@@ -44,7 +48,7 @@ class VariableInfo:
     whole: bool
     desc: str = ""
     look: str = ""
-    form: Literal["records", "json", "prose"] = "records"
+    form: Form = "records"
 
     def summary(self) -> str:
         """Type and size on one line."""

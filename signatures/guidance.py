@@ -31,6 +31,9 @@ class Guidance:
         keep_inputs: Code that types a large text input in again (``context = "..."``) is not run; the root is told so.
         explain_empty: Where code found nothing (``0``, ``[]``), the output says how often each text that it looked for
             stands in the inputs.
+        mend_conditions: Code whose conditions rule everything out (a value that is asked for in another field than its
+            own or spelled otherwise, a condition that the task does not name) is run again with them mended, and both
+            outputs are shown. Code that calls the host or submits is not.
         name_words: The first output that found something names the words of the task that stand in the data and that
             the code does not use: they may be conditions that were forgotten.
         salvage: Code is found wherever a reply has it: unclosed and unlabelled fences, stray language names, JSON, bare
@@ -50,6 +53,7 @@ class Guidance:
     check_answers: bool = True
     keep_inputs: bool = True
     explain_empty: bool = True
+    mend_conditions: bool = True
     name_words: bool = True
     salvage: bool = True
 

@@ -21,14 +21,17 @@ from rlm_dspy.signatures.dialect import find_code, labelled_code
 from rlm_dspy.signatures.guidance import Guidance
 from rlm_dspy.testing import ScriptedLM, code
 
-FORMS = ("records", "json", "prose")
+FORMS = ("records", "columns", "json", "csv", "prose")
+NAMED = "Words of the task that stand in it: 'x' 3 times"
 KINDS: dict[str, tuple[str, str]] = {
     "count": ("int", "How many are there?"),
+    "sum": ("float", "What is the total weight?"),
     "list": ("list[str]", "Which ones are there?"),
     "compare": ("str", "Which is the largest?"),
     "find": ("str", "What happened?"),
 }
 EXAMPLES = [(form, kind) for form in FORMS for kind in KINDS]
+EXAMPLES += [(form, f"{kind} all") for form in FORMS if form != "prose" for kind in ("sum", "list", "compare")]
 
 
 def deliveries() -> list[dict[str, Any]]:
@@ -57,14 +60,17 @@ def deliveries() -> list[dict[str, Any]]:
 def text_of(form: str, shown: str) -> str:
     """A text that is written like the one that an example shows, and that its output is true of."""
     if form == "json":
-        rows = deliveries()
-        del rows[-2]["crates"]
-        return "\n".join(map(json.dumps, rows))
-    if form == "records":
+        return "\n".join(map(json.dumps, deliveries()))
+    if form == "csv":
+        names = ("at", "way", "fruit", "crates", "carrier", "note")
+        rows = [",".join(str(row.get(name, "")) for name in names) for row in deliveries()]
+        return "\n".join([",".join(names), *rows])
+    if form in ("records", "columns"):
         lines = []
         for row in deliveries():
             line = f"{row['at']} {row['way']} {row['fruit']} crates={row['crates']} carrier={row['carrier']}"
-            lines.append(f"{line} note: {row['note']}" if "note" in row else line)
+            line = f"{line} note: {row['note']}" if "note" in row else line
+            lines.append(line if form == "records" else re.sub(r"crates=|carrier=|note: ", "", line))
         return "\n".join(lines)
     first, *found = shown.split("\n")
     if not first[0].isdigit():
@@ -77,8 +83,9 @@ def text_of(form: str, shown: str) -> str:
 
 
 def contract(form: Any, kind: str, data: str = "ledger", output: str = "verdict", **more: Any) -> Contract:
-    annotation, question = KINDS[kind]
-    variable = VariableInfo(data, "str", "9,999 characters", "'a' … 'z'", False, "", "Its first lines:\nx", form)
+    annotation, question = KINDS[kind.removesuffix(" all")]
+    look = "Its first lines:\nx" if kind.endswith(" all") else f"Its first lines:\nx\n{NAMED}"
+    variable = VariableInfo(data, "str", "9,999 characters", "'a' … 'z'", False, "", look, form)
     outputs = (OutputInfo(output, annotation),)
     return Contract("t", (variable,), (), outputs, question=question, **more)
 
@@ -109,7 +116,7 @@ def test_the_code_of_every_example_prints_what_is_shown_and_submits_it(form: str
         assert printed.getvalue().rstrip("\n") == shown.rstrip("\n")
     ((name, value),) = submitted[0].items()
     assert len(submitted) == 1 and name == "verdict"
-    assert type(value) is {"int": int, "list[str]": list, "str": str}[KINDS[kind][0]]
+    assert type(value) is {"int": int, "float": int, "list[str]": list, "str": str}[KINDS[kind.removesuffix(" all")][0]]
     said = "\n".join(shown for _, shown in turns)
     assert all(str(item) in said for item in (value if isinstance(value, list) else [value]))
 
@@ -119,10 +126,10 @@ def test_what_is_shown_of_the_text_stands_in_it(form: str, kind: str) -> None:
     shown = messages(contract(form, kind), Guidance())
     first = shown[0]["content"]
     assert "Variable `ledger` is already set: str, 48,210 characters, 800 lines" in first
-    assert "SUBMIT(verdict=...), verdict: " + KINDS[kind][0] in first
+    assert "SUBMIT(verdict=...), verdict: " + KINDS[kind.removesuffix(" all")][0] in first
     if form != "prose":
         text = text_of(form, "")
-        lines = [line for line in first.split("\n") if line.startswith("2031-" if form == "records" else '{"at"')]
+        lines = [line for line in first.split("\n") if line.startswith('{"at"' if form == "json" else "2031-")]
         assert len(lines) == 4 and set(lines) <= set(text.split("\n"))
     assert [m["role"] for m in shown] == ["user", "assistant"] * (len(shown) // 2)
 

@@ -1,0 +1,32 @@
+"""Words: how one is spelled in a text, and whether a task names it."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_STEM = 5
+_PARTS = re.compile(r"[^\W_]+")
+
+
+def spelled(word: str, text: str) -> str:
+    """``word`` as ``text`` has it: as it is, or in other capitals; ``""`` if it has it in none."""
+    for spelling in dict.fromkeys((word, word.upper(), word.lower(), word.capitalize(), word.title())):
+        if spelling in text:
+            return spelling
+    return ""
+
+
+def named(term: str, task: str) -> bool:
+    """Whether a word of ``term`` is one of ``task``, as far as both are as long as a stem."""
+    parts = [part.lower() for part in _PARTS.findall(term)]
+    return not parts or any(part == word or _same_stem(part, word) for part in parts for word in _words(task))
+
+
+@lru_cache(maxsize=8)
+def _words(task: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.lower() for word in _PARTS.findall(task)))
+
+
+def _same_stem(part: str, word: str) -> bool:
+    return len(part) >= 3 and len(word) >= 3 and part[:_STEM] == word[:_STEM]
