@@ -71,14 +71,13 @@ def _made_up(found: Differences, code: str, text: str, task: str) -> None:
     keys = field_names(text)
     strange = [term for term in terms if term not in keys and not named(term, task)]
     rest = [term for term in terms if term not in strange and term not in keys]
-    if not strange:
+    # Where there is no other, it may be how the task's own word is written in the data.
+    if not strange or not rest:
         return
     found.made_up = True
     listed = ", ".join(map(repr, strange))
-    without = ""
-    if rest:
-        without = f": with {', '.join(map(repr, rest))} alone there are {len(having(text, rest, form(text))):,}"
-    found.remarks.append(f"The task does not say {listed}{without}. Leave out what the task does not ask for.")
+    alone = f"with {', '.join(map(repr, rest))} alone there are {len(having(text, rest, form(text))):,}"
+    found.remarks.append(f"The task does not say {listed}: {alone}. Leave out what the task does not ask for.")
     found.doubts.append(f"asks for {listed}, which the task does not say. Leave that out unless it is needed")
 
 

@@ -30,7 +30,10 @@ def repaired(code: str, text: str, task: str) -> str:
         if mending.kept and mending.changed is False and (rules_out := _conflict(mending.kept, text, mending.form)):
             mending = _Mending(text, task, leave_out=rules_out)
             mended = mending.visit(ast.parse(code))
-        return ast.unparse(ast.fix_missing_locations(mended)) if mending.changed else ""
+        if not mending.changed or (mending.nowhere and not mending.kept):
+            # Code that is left without any condition looks for nothing.
+            return ""
+        return ast.unparse(ast.fix_missing_locations(mended))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
 
@@ -54,6 +57,7 @@ class _Mending(ast.NodeTransformer):
         self._fields = frozenset(field_names(text))
         self.changed = False
         self.kept: list[str] = []
+        self.nowhere = False
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
         """Its conditions, those that are joined by ``and`` one by one."""
@@ -85,11 +89,12 @@ class _Mending(ast.NodeTransformer):
             return build(meant)
         if not right or right == self._leave_out or not named(right, self._task):
             self.changed = True
+            self.nowhere = self.nowhere or not right
             return None
         self.kept.append(right)
-        key = _key(subject)
-        place = find(self._text, right, self.form) if key is not None else None
-        if place is not None and place.path and not _agrees(key, place):
+        path = _path(subject)
+        place = find(self._text, right, self.form) if path else None
+        if place is not None and place.path and not _agrees(path, place):
             self.changed = True
             return _condition(_at(subject, place), right, place)
         if right != value:
@@ -103,8 +108,8 @@ class _Mending(ast.NodeTransformer):
 
     def _meant(self, subject: ast.expr, value: str) -> str:
         """The word of the task that stands in the same field, where the code asks for another value of it."""
-        key, place = _key(subject), find(self._text, value, self.form)
-        if key is None or place is None or not place.path or not _agrees(key, place):
+        path, place = _path(subject), find(self._text, value, self.form)
+        if not path or place is None or not place.path or not _agrees(path, place):
             return ""
         for word in telling_words(self._text, self._task):
             if find(self._text, word, self.form) == place:
@@ -137,27 +142,39 @@ def _asked(leaf: ast.expr) -> tuple[str, ast.expr, Callable[[str], ast.expr]] | 
     return None
 
 
-def _key(subject: ast.expr) -> str | int | None:
-    """The field that ``row['name']``, ``row[3]`` or ``row.get('name')`` reads; None of anything else."""
+def _path(subject: ast.expr) -> tuple[str | int, ...]:
+    """The keys that ``row['a']['b']``, ``row[3]`` or ``row.get('a')`` reads a field by; none for anything else."""
+    keys: list[str | int] = []
+    while not isinstance(subject, ast.Name):
+        read = _step(subject)
+        if read is None:
+            return ()
+        subject, key = read
+        keys.insert(0, key)
+    return tuple(keys)
+
+
+def _step(subject: ast.expr) -> tuple[ast.expr, str | int] | None:
+    """What ``subject`` reads a field of, and the field."""
+    key: object = None
     if isinstance(subject, ast.Subscript) and isinstance(subject.slice, ast.Constant):
-        key = subject.slice.value
-        return key if isinstance(key, (str, int)) and isinstance(subject.value, ast.Name) else None
-    if isinstance(subject, ast.Call) and isinstance(subject.func, ast.Attribute) and subject.func.attr == "get":
-        key = subject.args[0].value if subject.args and isinstance(subject.args[0], ast.Constant) else None
-        return key if isinstance(key, str) and isinstance(subject.func.value, ast.Name) else None
-    return None
+        row, key = subject.value, subject.slice.value
+    elif isinstance(subject, ast.Call) and isinstance(subject.func, ast.Attribute) and subject.func.attr == "get":
+        row, key = subject.func.value, getattr(next(iter(subject.args), None), "value", None)
+    return (row, key) if isinstance(key, (str, int)) else None
 
 
-def _agrees(key: str | int | None, place: Place) -> bool:
-    return len(place.path) == 1 and (key == place.path[0] or (isinstance(key, int) and key < 0))
+def _agrees(path: tuple[str | int, ...], place: Place) -> bool:
+    return path == place.path or (len(path) == 1 and isinstance(path[0], int) and path[0] < 0)
 
 
 def _at(subject: ast.expr, place: Place) -> ast.expr:
-    """``subject``, reading the field of ``place``."""
-    row = subject.value if isinstance(subject, ast.Subscript) else subject.func.value  # type: ignore[attr-defined]
+    """The field of ``place``, of the row that ``subject`` reads."""
+    while (read := _step(subject)) is not None:
+        subject, _ = read
     for key in place.path:
-        row = ast.Subscript(row, ast.Constant(key), ast.Load())
-    return row
+        subject = ast.Subscript(subject, ast.Constant(key), ast.Load())
+    return subject
 
 
 def _condition(subject: ast.expr, value: str, place: Place) -> ast.expr:

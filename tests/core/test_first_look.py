@@ -39,7 +39,7 @@ def test_any_text_is_shown_in_bounded_space(text: str, task: str) -> None:
     assert len(shown) <= LONGEST
     assert all(len(line) <= max(WIDTH + 10, 1_200) or "keys" in line for line in shown.split("\n"))
     assert user(shown)["content"].encode()
-    assert form(text) in ("records", "json", "prose")
+    assert form(text) in ("records", "columns", "json", "csv", "prose")
 
 
 @settings(deadline=None)

@@ -109,6 +109,12 @@ def has_explained_empty(guidance: Guidance, sandbox: Environment) -> bool:
     return "'zebra' never" in observation(root)
 
 
+def has_mended_conditions(guidance: Guidance, sandbox: Environment) -> bool:
+    _, root = looked(guidance, sandbox, code("print(len([l for l in context.splitlines() if 'zanzibar' in l]))"))
+    assert observation(root).startswith("Output:\n0")
+    return "Its output:\n40" in observation(root)
+
+
 def has_named_words(guidance: Guidance, sandbox: Environment) -> bool:
     _, root = looked(guidance, sandbox, code("print(context.count('Zanzibar'))"))
     assert observation(root).startswith("Output:\n40")
@@ -131,6 +137,7 @@ SWITCHES: dict[str, Callable[[Guidance, Environment], bool]] = {
     "check_answers": has_checked_answers,
     "keep_inputs": has_kept_inputs,
     "explain_empty": has_explained_empty,
+    "mend_conditions": has_mended_conditions,
     "name_words": has_named_words,
     "salvage": has_salvage,
 }

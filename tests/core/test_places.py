@@ -27,7 +27,7 @@ ROWS = "\n".join(
     [
         ("\n".join(line.partition(" id=")[0] for line in LINES), "502", "records", "as 'status=502'"),
         ("\n".join(f"user={n}@example.org" for n in range(90)), "user", "records", ""),
-        (LOG, "2031-03-05", "records", ""),
+        (LOG, "2031-03-05", "records", "as word [0]"),
         (DATED, "2031-03-05", "records", "as 'date=2031-03-05'"),
         ("(cart-api) fine\ncart-api, fine\n" * 9, "cart-api", "records", ""),
         ("a=7 b\nb=7 a\nc=7 x\n" * 9, "7", "records", ""),
