@@ -12,7 +12,6 @@ This module travels into the sandbox as source text: standard library only, Pyth
 # ruff: noqa: UP031, B905
 from __future__ import annotations
 
-import base64
 import json
 import sys
 
@@ -102,6 +101,8 @@ class Encoder:
     def raw(self, tag: str, data: Any) -> dict[str, Any]:
         """Bytes under ``tag``: in the tree if short, else as a blob."""
         if len(data) < 1024:
+            import base64
+
             return {"$": tag, "v": base64.b64encode(data).decode("ascii")}
         return {"$": tag, "b": self._blob(data)}
 
@@ -317,6 +318,8 @@ class Decoder:
                 raise ProtocolError("a blob used twice")
             self._blobs[index] = None
             return data
+        import base64
+
         return base64.b64decode(node["v"], validate=True)
 
     def value(self, tree: Any, depth: int) -> Any:

@@ -2,8 +2,9 @@
 
 A worker serves one session and is then thrown away: nothing of one run is ever seen by another. What is kept are
 fresh workers. Until an environment has been used twice nothing is kept, since a program that makes one call should
-start one process; from then on as many spares are refilled in the background as sessions were recently open at once,
-up to a cap. Spares that nobody wanted for a minute are closed.
+start one process; from then on as many spares are kept as sessions were recently open at once, up to a cap. While they
+are open again only a few are started in the background, the others as they end: the start of a worker takes as much of
+the processor as many turns do. Spares that nobody wanted for a minute are closed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from rlm_dspy.errors import ConfigurationError
 
 IDLE_SECONDS = 60.0
 """Seconds after which spares of an environment that nobody used are closed."""
+BUSY_SPARES = 2
+"""Spares that are started while as many sessions are open as there are spares to keep."""
 
 
 def spare_cap() -> int:
@@ -66,6 +69,8 @@ def discard(channel: Channel) -> None:
 
 def warm(environment: Environment, n: int, *, wait: bool = True) -> None:
     """Keep ``n`` spare workers of ``environment`` from now on, however long nobody uses them; 0 ends that.
+
+    Those that were taken are replaced in the background: up to `BUSY_SPARES` at once, the others when sessions end.
 
     Args:
         environment: Spares serve sessions of any environment equal to it.
@@ -184,6 +189,8 @@ class _Spare:
         def end() -> None:
             with _pool.lock:
                 shelf.live -= 1
+                if len(shelf.spares) + shelf.starting < shelf.wanted():
+                    _pool.wake()
             lease.release()
 
         self._leased.when_closed(end)
@@ -207,8 +214,15 @@ class _Shelf:
         return time.monotonic() - self.used_at >= IDLE_SECONDS
 
     def target(self) -> int:
-        adaptive = min(spare_cap(), self.peak) if self.uses >= 2 and not self.idle() else 0
-        return max(self.fixed, adaptive)
+        """Spares to keep, and not more."""
+        return max(self.fixed, min(spare_cap(), self._recent()))
+
+    def wanted(self) -> int:
+        """Spares to have by now."""
+        return min(self.target(), max(BUSY_SPARES, max(self.fixed, self._recent()) - self.live))
+
+    def _recent(self) -> int:
+        return self.peak if self.uses >= 2 and not self.idle() else 0
 
 
 class _Pool:
@@ -301,7 +315,7 @@ class _Pool:
             target = shelf.target()
             while len(shelf.spares) > target:
                 surplus.append(shelf.spares.popleft())
-            if len(shelf.spares) + shelf.starting < target:
+            if len(shelf.spares) + shelf.starting < shelf.wanted():
                 short = short or shelf
             if len(shelf.spares) > shelf.fixed:
                 due = max(0.05, shelf.used_at + IDLE_SECONDS - time.monotonic())

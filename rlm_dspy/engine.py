@@ -128,18 +128,23 @@ def _told(error: BaseException) -> str:
 
 async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
     program = run.program
+    fields = run.signature.input_fields
+    variables = [
+        inputs_.describe(name, value, str((fields[name].json_schema_extra or {}).get("desc") or ""))
+        for name, value in run.inputs.items()
+    ]
     run.events.emit(
         ev.RunStarted(
             run_id=run.id,
             signature=run.signature.signature,
-            variables={name: inputs_.describe(name, value).summary() for name, value in run.inputs.items()},
+            variables={variable.name: variable.summary() for variable in variables},
             limits=run.limits.to_dict(),
             environment=_name(run.factory),
         )
     )
     # A cancellation that came before this strikes here.
     await asyncio.sleep(0)
-    loop = Loop(run)
+    loop = Loop(run, variables)
     run.session = _session(run)
     try:
         ending = await loop.open() or await loop.turns()

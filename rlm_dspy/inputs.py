@@ -96,10 +96,16 @@ def describe(name: str, value: Any, desc: str = "", look: str | None = None) -> 
     desc = "" if desc == f"${{{name}}}" else " ".join(desc.split())
     preview, whole = _preview(value)
     about = VariableInfo(name, _type_name(value), _size(value), preview, whole, desc)
-    if whole or not isinstance(value, str):
+    if not whole and isinstance(value, str):
+        about = dataclasses.replace(about, form=first_look.form(value))
+    return about if look is None else looked_at(about, value, look)
+
+
+def looked_at(about: VariableInfo, value: Any, task: str) -> VariableInfo:
+    """``about`` with lines of ``value`` for ``task``, where that is a large text. Goes through all of it."""
+    if about.whole or not isinstance(value, str):
         return about
-    lines = "" if look is None else first_look.look(value, look)
-    return dataclasses.replace(about, look=lines, form=first_look.form(value))
+    return dataclasses.replace(about, look=first_look.look(value, task))
 
 
 def default_instructions(signature: type[dspy.Signature]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ from rlm_dspy.guide import Guide
 from rlm_dspy.redact import error_text
 from rlm_dspy.run import Run, Stopped
 from rlm_dspy.signatures import Contract, ConversationAdapter, Exchange, demonstration
-from rlm_dspy.signatures.contract import REFUSED
+from rlm_dspy.signatures.contract import REFUSED, VariableInfo
 from rlm_dspy.signatures.conversation import conversing, cut
 
 VALIDATION_SECONDS = 10.0
@@ -47,11 +48,13 @@ class Loop:
     """Drives one run.
 
     Args:
-        run: With its session open and its inputs set.
+        run: Its session is set and not yet open.
+        variables: What is known of the inputs.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, variables: Sequence[VariableInfo]) -> None:
         self.run = run
+        self.variables = variables
         self.functions = HostFunctions(run)
         self.adapter = ConversationAdapter(dspy.settings.adapter)
         self.task = inputs_.task_text(run.inputs)
@@ -63,17 +66,23 @@ class Loop:
     async def open(self) -> Ending | None:
         """Open the session and hand it the inputs; an ending if a limit struck first."""
         run = self.run
-        self._tell()
+        # In a thread, while the sandbox starts: to go through an input of 100 MB takes longer than that.
+        telling = threads.submit(self._tell)
         run.conversation.replay_reasoning = _compat.replays_reasoning(
             getattr(run.program.act, "lm", None) or dspy.settings.lm
         )
         started = time.monotonic()
+        limit: str | None = None
         try:
             await run.bounded(watched.open_session(run.session))
             await run.bounded(self._set_inputs())
         except Stopped as stopped:
-            run.events.emit(ev.LimitStruck(limit=stopped.limit, where="open"))
-            return Ending(limit=stopped.limit)
+            limit = stopped.limit
+        # Not bounded: `extract` needs what is told as well.
+        await asyncio.wrap_future(telling)
+        if limit is not None:
+            run.events.emit(ev.LimitStruck(limit=limit, where="open"))
+            return Ending(limit=limit)
         about = run.session.describe()
         run.events.emit(
             ev.SessionOpened(
@@ -334,18 +343,13 @@ class Loop:
         if limits.max_seconds is not None:
             lines.append(f"{limits.max_seconds:g} seconds")
         lines.append(f"{run.program.max_output_chars:,} characters of output are shown of each turn")
-        fields = run.signature.input_fields
+        look = self.guidance.first_look
         return Contract(
             task="" if self.task and inputs_.default_instructions(run.signature) else run.signature.instructions,
             question=self.task,
             variables=tuple(
-                inputs_.describe(
-                    name,
-                    value,
-                    str((fields[name].json_schema_extra or {}).get("desc") or ""),
-                    look=self.task if self.guidance.first_look else None,
-                )
-                for name, value in run.inputs.items()
+                inputs_.looked_at(variable, run.inputs[variable.name], self.task) if look else variable
+                for variable in self.variables
             ),
             functions=self.functions.infos(),
             outputs=submit.outputs_of(run.signature),

@@ -11,7 +11,7 @@ from typing import Any
 import dspy
 import pytest
 
-from rlm_dspy import RLM, LimitReached, Run, RunFailed, subscribe
+from rlm_dspy import RLM, LimitReached, Run, RunFailed, first_look, subscribe
 from rlm_dspy.environments import Subprocess
 from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.errors import SandboxUnavailableError
@@ -513,3 +513,24 @@ def test_a_limit_strikes_while_the_session_opens() -> None:
         release.set()
     assert (pred.outcome, pred.outcome.limit, pred.answer) == ("extracted", "max_seconds", "from nothing")
     assert pred.trajectory == []
+    assert "Task: x\n" in lm.calls[0].prompt
+
+
+def test_a_large_input_is_looked_through_while_the_session_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither waits for the other to end, and the root has both."""
+    opening = threading.Event()
+
+    class Noted(Subprocess):
+        def open(self) -> Transport:
+            opening.set()
+            return super().open()
+
+    def look(text: str, task: str = "") -> str:
+        assert opening.wait(20), "the session is opened only after the look"
+        return "what the look found"
+
+    monkeypatch.setattr(first_look, "look", look)
+    root = acting(code("SUBMIT(a=len(q))"))
+    with dspy.context(lm=root):
+        assert RLM("q -> a", interpreter=Noted())(q="x " * 50_000).a == "100000"
+    assert "what the look found" in root.calls[0].prompt

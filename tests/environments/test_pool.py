@@ -98,9 +98,22 @@ def test_dead_spares_are_noticed_and_replaced(place: Environment) -> None:
 
 def test_spares_follow_concurrency_up_to_the_cap(place: Environment) -> None:
     channels = [in_context(pool.acquire, place) for _ in range(pool.spare_cap() + 2)]
-    until(lambda: pool.spares(place) == pool.spare_cap())
+    until(lambda: pool.spares(place) == pool.BUSY_SPARES)
     for channel in channels:
         channel.close()
+    until(lambda: pool.spares(place) == pool.spare_cap())
+
+
+def test_open_sessions_are_not_slowed_by_the_start_of_many_spares(place: Environment) -> None:
+    pool.warm(place, 4)
+    channels = [in_context(pool.acquire, place) for _ in range(4)]
+    until(lambda: pool.spares(place) == pool.BUSY_SPARES and pool._pool._thread is None)
+    channels.pop().close()
+    channels.pop().close()
+    channels.pop().close()
+    until(lambda: pool.spares(place) == 3 and pool._pool._thread is None)
+    channels.pop().close()
+    until(lambda: pool.spares(place) == 4)
 
 
 def test_idle_spares_are_closed_and_the_thread_ends(place: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
