@@ -42,12 +42,13 @@ def nothing(code: str, name: str, text: str, task: str = "") -> Explained | None
     if not terms or len(text) > SEARCHED:
         return None
     kind = form(text)
+    folds = ".lower()" in code or ".casefold()" in code or "IGNORECASE" in code
     said, live = [], []
     for term in terms:
-        what, stands = _count(term, text, kind)
+        what, stands = _count(term, text, kind, folds)
         said.append(what)
         live += [stands] if stands else []
-    missed = live != terms
+    missed = [each.lower() for each in live] != [each.lower() for each in terms] if folds else live != terms
     explained = f"In {name}: {'; '.join(said)}."
     live = list(dict.fromkeys(live))
     found = having(text, live, kind)
@@ -99,13 +100,14 @@ def _terms(code: str, text: str) -> Iterator[str]:
                 yield term
 
 
-def _count(term: str, text: str, kind: Form) -> tuple[str, str]:
+def _count(term: str, text: str, kind: Form, folds: bool) -> tuple[str, str]:
     """What is said of a term, and what to look for in its place: itself, a spelling or part of it, or ``""``."""
     if number := text.count(term):
         where = place(text, term, kind)
         return f"{term!r} {number:,} times{f', {where}' if where else ''}", term
     if spelling := spelled(term, text):
-        return f"{term!r} never, but {spelling!r} {text.count(spelling):,} times", spelling
+        as_written = "" if folds else f"{term!r} never, but "
+        return f"{as_written}{spelling!r} {text.count(spelling):,} times", spelling
     for part in itertools.islice(_parts_of(term), _PARTS):
         if number := text.count(part):
             return f"{term!r} never: use {part!r} in its place, which stands there {number:,} times", part

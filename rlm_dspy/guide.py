@@ -80,7 +80,7 @@ class Guide:
             if isinstance(value, str) and len(value) > SHORT and types_in(code, name):
                 return (
                     f"The code was not run, because it types `{name}` in again. `{name}` is set already, whole "
-                    "and as it is: write code that reads it."
+                    f"and as it is: write code that reads it.{self._look()}"
                 )
         return None
 
@@ -110,8 +110,11 @@ class Guide:
 
     def _start(self, code: str) -> str:
         """What to run after a refusal: the code of a first look, where no code has looked."""
-        if not only_constants(code[:_READ]) or self._unsupported not in ("unseen", "never"):
-            return ""
+        looked = self._unsupported not in ("unseen", "never")
+        return "" if looked or not only_constants(code[:_READ]) else self._look()
+
+    def _look(self) -> str:
+        """The code of a first look at the data; ``""`` where the task has no words that stand in them."""
         name, text = self._largest()
         look = explain.start(name, text, inputs.task_text(self._run.inputs))
         return f" Begin with this:\n```python\n{look}\n```" if look else ""
@@ -148,6 +151,8 @@ class Guide:
         if result.submission is not None and result.error is None and self._largest()[0] not in code:
             # An answer that was refused leaves everything as it was.
             return self.noted(code, output)
+        if result.error is not None and self._unsupported == "unseen" and self._largest()[0] not in code:
+            return self.noted(code, f"{output}{self._look()}", output)
         self._ran = True
         nothing = is_nothing(output) if result.error is None else _matched_nothing(result.error)
         self._unsupported = "failed" if result.error is not None else "nothing" if nothing else None
@@ -174,15 +179,14 @@ class Guide:
     def mended(self, code: str, result: CellResult) -> str:
         """``code`` with its conditions mended, where it found nothing with them; ``""`` where there is nothing to mend.
 
-        What called the host or took long is not run a second time.
+        What called the host or took long is not run a second time; an answer that was taken ends the run before.
         """
         name, text = self._largest()
-        nothing = is_nothing(result.stdout.strip() + (result.value or "")) if result.error is None else (
-            _matched_nothing(result.error)
-        )
+        shown = f"{result.stdout.strip()}{result.value or ''}"
+        nothing = is_nothing(shown) if result.error is None else _matched_nothing(result.error)
         if not self._aids.mend_conditions or not nothing or name not in code or len(text) <= SHORT:
             return ""
-        if result.host_seconds or result.seconds > _QUICK or result.submission is not None or "SUBMIT" in code:
+        if result.host_seconds or result.seconds > _QUICK:
             return ""
         other = repair.repaired(code, text, inputs.task_text(self._run.inputs))
         if other in self._tried:
@@ -190,14 +194,20 @@ class Guide:
         self._tried.add(other)
         return other
 
-    def with_mended(self, result: CellResult, code: str, second: CellResult) -> CellResult:
-        """``result`` together with that of the mended ``code``, if it found something."""
+    def with_mended(
+        self, result: CellResult, code: str, second: CellResult, refusal: str | None
+    ) -> tuple[CellResult, str | None]:
+        """``result`` together with that of the mended ``code`` if it found something, and why an answer is refused.
+
+        Of an answer that was refused for being empty nothing is said any more: the output says what is the case.
+        """
         shown = second.stdout.rstrip("\n") + (f"\n{second.value}" if second.value is not None else "")
         if second.error is not None or not shown or is_nothing(shown.strip()):
-            return result
+            return result, refusal
         first = result.stdout.rstrip("\n") or result.value or (result.error.message if result.error else "")
         text = f"{first}\n{MENDED}\n```python\n{code}\n```\nIts output:\n{shown}"
-        return dataclasses.replace(second, stdout=text, value=None, seconds=result.seconds + second.seconds)
+        seconds = result.seconds + second.seconds
+        return dataclasses.replace(second, stdout=text, value=None, submission=None, seconds=seconds), None
 
     def _with_start(self, output: str, missed: bool) -> str:
         """``output`` of code that found nothing in prose, with code that prints the sentences with a name."""

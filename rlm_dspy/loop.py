@@ -226,16 +226,16 @@ class Loop:
             if outputs is not None:
                 return outputs
             raise
-        if mended := self.guide.mended(code, result):
-            again = await run.bounded(
-                watched.run_cell(run.session, mended, self.functions.all()), interrupt=interrupt
-            )
-            result = self.guide.with_mended(result, mended, again)
         outputs = refusal = None
         if result.submission is not None:
             outputs, refusal = await self._validated(result.submission)
             if outputs is not None and (doubt := self.guide.doubt(code, result, outputs)) is not None:
                 outputs, refusal = None, f"{REFUSED}{doubt}"
+        if outputs is None and (mended := self.guide.mended(code, result)):
+            again = await run.bounded(
+                watched.run_cell(run.session, mended, self.functions.all()), interrupt=interrupt
+            )
+            result, refusal = self.guide.with_mended(result, mended, again, refusal)
         self._executed(code, result, outputs, refusal)
         if result.lost and outputs is None:
             # The inputs are still here on the host; only what code had made of them is gone.

@@ -20,7 +20,7 @@ _LONGEST = 10_000
 
 
 def repaired(code: str, text: str, task: str) -> str:
-    """``code`` with its conditions mended, ``""`` where there is nothing to mend."""
+    """``code`` with its conditions mended and without calls of ``SUBMIT``, ``""`` where there is nothing to mend."""
     if len(text) > SEARCHED or len(code) > _LONGEST:
         return ""
     try:
@@ -58,6 +58,14 @@ class _Mending(ast.NodeTransformer):
         self.changed = False
         self.kept: list[str] = []
         self.nowhere = False
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        """A call of ``SUBMIT`` goes: what is found is to be seen first."""
+        call = node.value
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "SUBMIT":
+            return ast.Pass()
+        self.generic_visit(node)
+        return node
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
         """Its conditions, those that are joined by ``and`` one by one."""
@@ -97,7 +105,7 @@ class _Mending(ast.NodeTransformer):
         if place is not None and place.path and not _agrees(path, place):
             self.changed = True
             return _condition(_at(subject, place), right, place)
-        if right != value:
+        if right != value and not _folds(subject):
             self.changed = True
             return build(right)
         if place is not None and place.how == "number" and isinstance(leaf, ast.Compare):
@@ -150,18 +158,29 @@ def _path(subject: ast.expr) -> tuple[str | int, ...]:
         if read is None:
             return ()
         subject, key = read
-        keys.insert(0, key)
+        keys[:0] = [] if key is None else [key]
     return tuple(keys)
 
 
-def _step(subject: ast.expr) -> tuple[ast.expr, str | int] | None:
-    """What ``subject`` reads a field of, and the field."""
+_SAME = ("lower", "upper", "casefold", "strip")
+
+
+def _step(subject: ast.expr) -> tuple[ast.expr, str | int | None] | None:
+    """What ``subject`` reads a field of, and the field; None for a method that leaves the value what it is."""
+    if isinstance(subject, ast.Call) and isinstance(subject.func, ast.Attribute) and subject.func.attr in _SAME:
+        return subject.func.value, None
     key: object = None
     if isinstance(subject, ast.Subscript) and isinstance(subject.slice, ast.Constant):
         row, key = subject.value, subject.slice.value
     elif isinstance(subject, ast.Call) and isinstance(subject.func, ast.Attribute) and subject.func.attr == "get":
         row, key = subject.func.value, getattr(next(iter(subject.args), None), "value", None)
     return (row, key) if isinstance(key, (str, int)) else None
+
+
+def _folds(subject: ast.expr) -> bool:
+    """Whether capitals do not count in what ``subject`` reads."""
+    calls = (node for node in ast.walk(subject) if isinstance(node, ast.Attribute))
+    return any(call.attr in ("lower", "upper", "casefold") for call in calls)
 
 
 def _agrees(path: tuple[str | int, ...], place: Place) -> bool:

@@ -5,6 +5,7 @@
     contract.py      the facts of one run, rendered for its first message
     guidance.py      `Guidance`, the aids of small models, each a switch
     demonstration.py the built-in worked example, as turns
+    examples.py      the examples that it is picked from
     conversation.py  the turns of one run and how they become messages
     predictor.py     `RolePredict`, whose saved state holds demonstrations of its own role only
     answers.py       taking the last answer out of a reply that does not keep to the form

@@ -23,7 +23,7 @@ _COMPARES = re.compile(
     re.IGNORECASE,
 )
 
-_ADDS = re.compile(r"\b(total|sum|altogether|revenue|turnover|average|mean)\b", re.IGNORECASE)
+_ADDS = re.compile(r"\b(total(?! number)|sum|altogether|revenue|turnover|average|mean)\b", re.IGNORECASE)
 
 def messages(contract: Contract, guidance: Guidance) -> list[Message]:
     """The demonstration for a run as messages, user first.

@@ -222,7 +222,7 @@ _FIRST = ("2031-01-04T09:12", "IN", "apples", 12, "Otto")
 def _sum(form: _Form, every: bool = False) -> Example:
     return _example(
         form,
-        f"What is the total number of crates{'' if every else ' in the IN deliveries of plums'}?",
+        f"What is the sum of the crates{'' if every else ' in the IN deliveries of plums'}?",
         {} if every else {"way": "IN", "fruit": "plums"},
         f"\ntotal = sum(int({form.get('crates')}) for {_variable(form)} in hits)\nprint(total)",
         f"200 [{form.row(*_FIRST)}]\n1169" if every else f"187 [{form.row(*_PLUMS)}]\n1108",

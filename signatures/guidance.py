@@ -26,16 +26,18 @@ class Guidance:
         repeat_task: The task and the way to submit stand again after every output.
         break_repeats: A root that sends the same code again and gets the same output again is told so, once; the next
             time the turns end (limit ``"repeats"``) and ``extract`` answers. Turns that called the host never count.
-        check_answers: A submitted answer that is empty, or no text where text is asked for, is refused once with the
-            reason; the same answer again, or one on the last turn, is taken.
+        check_answers: A submitted answer that is empty, no text where text is asked for, or supported by no look at the
+            data is refused with the reason. The same answer after another look, the second time without one, or on the
+            last turn is taken.
         keep_inputs: Code that types a large text input in again (``context = "..."``) is not run; the root is told so.
-        explain_empty: Where code found nothing (``0``, ``[]``), the output says how often each text that it looked for
-            stands in the inputs.
+        explain_empty: Where code found nothing (``0``, ``[]``, a search without a match), the output says how often and
+            where each text that it looked for stands in the inputs, and shows what comes closest.
         mend_conditions: Code whose conditions rule everything out (a value that is asked for in another field than its
             own or spelled otherwise, a condition that the task does not name) is run again with them mended, and both
             outputs are shown. Code that calls the host or submits is not.
         name_words: The first output that found something names the words of the task that stand in the data and that
-            the code does not use: they may be conditions that were forgotten.
+            the code does not use, conditions of the code that the task does not name, and sentences with a name that
+            the code looks for in one wording alone.
         salvage: Code is found wherever a reply has it: unclosed and unlabelled fences, stray language names, JSON, bare
             code. Off: only in closed fences that are labelled as Python.
 

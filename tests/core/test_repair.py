@@ -51,6 +51,7 @@ def number(source: str, text: str) -> int:
         (COLUMNS, "row[3] == '501' and row[2] == 'svc-1'", "How often did svc-1 answer 501?", 75),
         (COLUMNS, "len(row) > 4 and row[1] == 'Error'", "How many errors are there?", 100),
         (CSV, "row['level'] == 'svc-3'", "How many has svc-3?", 225),
+        (JSON, "'zzz' in row.get('svc') and row.get('svc', '').lower() == 'error'", "How many errors?", 100),
         # Not in the data, or not in the task.
         (PAIRS, "'svc-1' in row and 'answered' in row", "How often was svc-1 answered?", 225),
         (PAIRS, "'svc-1' in row and 'INFO' in row and 'ERROR' in row", "What has svc-1?", 225),
@@ -105,16 +106,23 @@ def test_the_root_is_shown_both_outputs_and_its_variables_are_those_of_the_secon
     "source",
     [
         "n = len([line for line in context.splitlines() if 'zanzibar' in line])\nllm_query('hello')\nprint(n)",
-        "print(len([line for line in context.splitlines() if 'zanzibar' in line]))\nif False:\n    SUBMIT(1)",
         "print(len([line for line in ['a'] if 'zanzibar' in line]))",
     ],
 )
-def test_what_calls_the_host_or_submits_or_reads_something_else_is_not_run_again(
+def test_what_calls_the_host_or_reads_something_else_is_not_run_again(
     sandbox: Environment, source: str
 ) -> None:
     root = acting(code(source), code("SUBMIT(len(context))"))
     prediction = ask(root, sandbox, "context, query -> answer: int", sub_lm=acting("hello"))
     assert prediction.outcome == "submitted" and "Its output:" not in observation(root)
+
+
+def test_an_empty_answer_that_is_refused_shows_what_mended_code_finds(sandbox: Environment) -> None:
+    source = "n = len([line for line in context.splitlines() if 'zanzibar' in line])\nprint(n)\nSUBMIT(n)"
+    root = acting(code(source), code("SUBMIT(n)"))
+    prediction = ask(root, sandbox, "context, query -> answer: int")
+    assert "Its output:\n40" in observation(root) and "refused" not in observation(root)
+    assert prediction.answer == 40 and prediction.outcome == "submitted"
 
 
 def test_a_second_run_that_fails_or_finds_nothing_leaves_the_first_as_it_was(sandbox: Environment) -> None:
