@@ -251,7 +251,10 @@ def _compare(form: _Form, every: bool = False) -> Example:
         {} if every else {"way": "IN", "fruit": "plums"},
         f"\ncounts = Counter({form.get('carrier')} for {_variable(form)} in hits)\nprint(counts.most_common())",
         (f"200 [{form.row(*_FIRST)}]" if every else f"187 [{form.row(*_PLUMS)}]") + f"\n{counts}",
-        Turn("The task asks for the most, which is the first; the fewest would be the last, [-1].", "SUBMIT({name}=counts.most_common()[0][0])"),
+        Turn(
+            "The task asks for the most, which is the first; the fewest would be the last, [-1].",
+            "SUBMIT({name}=counts.most_common()[0][0])",
+        ),
         guard=True,
     )
 
