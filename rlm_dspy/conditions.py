@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from rlm_dspy.first_look import field_names, form, task_words, telling_words
 from rlm_dspy.passages import SEARCHED, cut, having
+from rlm_dspy.repair import tightened
 from rlm_dspy.signatures.dialect import compared, literals, string_constants
 from rlm_dspy.words import named
 
@@ -20,11 +21,13 @@ class Differences:
         remarks: For the root, one a line.
         doubts: Why an answer that rests on this code may be wrong, as the rest of a sentence.
         made_up: The code has conditions that the task does not name.
+        loose: The code looks for a word anywhere in a line that has its place in it.
     """
 
     remarks: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     made_up: bool = False
+    loose: bool = False
 
 
 def differences(
@@ -43,6 +46,7 @@ def differences(
     _made_up(found, code, text, task)
     if made_up_only:
         return found
+    _loose(found, code, text, task)
     _forgotten(found, f"{before}\n{code}".lower(), name, text, task)
     _narrow(found, code, text, task)
     return found
@@ -79,6 +83,24 @@ def _made_up(found: Differences, code: str, text: str, task: str) -> None:
     alone = f"with {', '.join(map(repr, rest))} alone there are {len(having(text, rest, form(text))):,}"
     found.remarks.append(f"The task does not say {listed}: {alone}. Leave out what the task does not ask for.")
     found.doubts.append(f"asks for {listed}, which the task does not say. Leave that out unless it is needed")
+
+
+def _loose(found: Differences, code: str, text: str, task: str) -> None:
+    """A word that is looked for anywhere in a line and stands in other places than its own too."""
+    other = tightened(code, text, task)
+    if not other:
+        return
+    before, after = (list(dict.fromkeys(compared(each))) for each in (code, other))
+    kind = form(text)
+    number, meant = len(having(text, before, kind)), len(having(text, after, kind))
+    if not 0 < meant < number:
+        return
+    found.loose = True
+    pairs = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    said = "; ".join(f"{old!r} stands in other places than {new!r} too" for old, new in pairs)
+    counts = f"{number:,} lines, and {meant:,} with that"
+    found.remarks.append(f"{said}: {counts}. Where that is meant:\n```python\n{other}\n```")
+    found.doubts.append(f"looks for {', '.join(repr(old) for old, _ in pairs)} in the whole line: {said}")
 
 
 def _narrow(found: Differences, code: str, text: str, task: str) -> None:

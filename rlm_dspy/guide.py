@@ -70,6 +70,7 @@ class Guide:
         self._compared = False
         self._code = ""
         self._tried: set[str] = set()
+        self._found: conditions.Differences | None = None
         self._conditions = ""
 
     def refuse_code(self, code: str) -> str | None:
@@ -126,6 +127,12 @@ class Guide:
         """Why an answer that was typed in and not computed is not taken, or None."""
         if len(code) > _READ:
             return None
+        if not self._compared and self._aids.name_words and not only_constants(code):
+            remarks = self._with_differences(code, "")
+            found, self._conditions = self._found, ""
+            # Words that were not used are often none of the conditions: they alone are no reason to refuse.
+            if found is not None and (found.made_up or found.loose):
+                return f"look at this first.{remarks}"
         different, self._conditions = self._conditions, ""
         if different and all(type(value) in (int, float, list) for value in outputs.values()):
             return f"the code that led to this answer {different}."
@@ -237,7 +244,7 @@ class Guide:
         self._compared = True
         task = inputs.task_text(self._run.inputs)
         found = conditions.differences(code, self._code, name, text, task)
-        self._conditions = "; it ".join(found.doubts)
+        self._found, self._conditions = found, "; it ".join(found.doubts)
         if found.made_up and (other := repair.repaired(code, text, task)):
             found.remarks.append(f"Without it:\n```python\n{other}\n```")
         return "\n".join([output, *found.remarks])

@@ -19,6 +19,21 @@ from rlm_dspy.words import named, spelled
 _LONGEST = 10_000
 
 
+def tightened(code: str, text: str, task: str) -> str:
+    """``code`` that asks whether a line has a word, asking for it in the token in which it nearly always stands.
+
+    ``'502' in line`` finds numbers that have it in them; ``'status=502' in line`` does not. ``""`` without such a word.
+    """
+    if len(text) > SEARCHED or len(code) > _LONGEST:
+        return ""
+    try:
+        tightening = _Mending(text, task, tighten=True)
+        tree = tightening.visit(ast.parse(code))
+        return ast.unparse(ast.fix_missing_locations(tree)) if tightening.tight else ""
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+
+
 def repaired(code: str, text: str, task: str) -> str:
     """``code`` with its conditions mended and without calls of ``SUBMIT``, ``""`` where there is nothing to mend."""
     if len(text) > SEARCHED or len(code) > _LONGEST:
@@ -51,13 +66,14 @@ def _conflict(terms: list[str], text: str, kind: Form) -> str:
 class _Mending(ast.NodeTransformer):
     """Mends the conditions of comprehensions and of ``if``; what is no condition on a text stays as it is."""
 
-    def __init__(self, text: str, task: str, leave_out: str = "") -> None:
-        self._text, self._task, self._leave_out = text, task, leave_out
+    def __init__(self, text: str, task: str, leave_out: str = "", tighten: bool = False) -> None:
+        self._text, self._task, self._leave_out, self._tighten = text, task, leave_out, tighten
         self.form = form(text)
         self._fields = frozenset(field_names(text))
         self.changed = False
         self.kept: list[str] = []
         self.nowhere = False
+        self.tight: list[tuple[str, str]] = []
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         """A call of ``SUBMIT`` goes: what is found is to be seen first."""
@@ -90,6 +106,8 @@ class _Mending(ast.NodeTransformer):
         value, subject, build = asked
         if not value.strip() or value in self._fields:
             return leaf
+        if self._tighten:
+            return self._tightened(leaf, value, subject, build)
         right = spelled(value, self._text)
         if right and not named(right, self._task) and (meant := self._meant(subject, right)):
             self.changed = True
@@ -113,6 +131,21 @@ class _Mending(ast.NodeTransformer):
             return _condition(subject, right, place)
         return leaf
 
+
+    def _tightened(
+        self, leaf: ast.expr, value: str, subject: ast.expr, build: Callable[[str], ast.expr]
+    ) -> ast.expr:
+        whole_line = isinstance(leaf, ast.Compare) and isinstance(leaf.ops[0], ast.In) and isinstance(subject, ast.Name)
+        place = find(self._text, value, self.form) if whole_line and value.isalnum() else None
+        if place is None:
+            return leaf
+        if place.unit == "token" and value in place.token:
+            self.tight.append((value, place.token))
+            return build(place.token)
+        if place.unit == "word" and any(map(str.isdigit, value)):
+            self.tight.append((value, f" {value} "))
+            return build(f" {value} ")
+        return leaf
 
     def _meant(self, subject: ast.expr, value: str) -> str:
         """The word of the task that stands in the same field, where the code asks for another value of it."""

@@ -13,7 +13,7 @@ from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import code
 from tests.core.test_explain import FILLER
 from tests.core.test_first_look import hostile, texts
-from tests.core.test_guidance import acting, ask, observation
+from tests.core.test_guidance import BOATS, acting, ask, observation
 
 LOG = "\n".join(
     f"2031-01-{n % 28 + 1:02d} {'INFO' if n % 9 else 'CRITICAL'} host-{n % 4} status={500 + n % 3}" for n in range(900)
@@ -92,3 +92,25 @@ def test_an_answer_that_rests_on_a_made_up_condition_is_doubted_once(sandbox: En
     assert "The task does not say 'boat3', 'noon'" in observation(root)
     refused = [turn.output for turn in prediction.trajectory if "SUBMIT was refused" in turn.output]
     assert len(refused) == 1 and prediction.outcome == "submitted"
+
+
+TIMED = "\n".join(f"2031-01-04 svc=svc-{n % 4} status={500 + n % 3} took={n}" for n in range(900))
+
+
+def test_a_word_that_has_its_place_and_stands_in_others_too_is_told_with_both_numbers() -> None:
+    loose = differences(
+        "hits = [l for l in context.splitlines() if 'svc-1' in l and '501' in l]",
+        "", "context", TIMED, "How often did svc-1 answer 501?",
+    )  # fmt: skip
+    assert loose.loose and "'501' stands in other places than 'status=501' too: 76 lines" in loose.remarks[0]
+    assert ", and 75 with that" in loose.remarks[0]
+    assert "if 'svc-1' in l and 'status=501' in l]" in loose.remarks[0]
+    exact = "[l for l in context.splitlines() if 'svc-1' in l and 'status=501' in l]"
+    assert not differences(exact, "", "context", TIMED, "How often did svc-1 answer 501?").loose
+
+
+def test_an_answer_that_comes_with_the_first_look_is_held_back_for_a_loose_word_alone(sandbox: Environment) -> None:
+    counted = "n = len([l for l in context.splitlines() if {} in l])\nprint(n)\nSUBMIT(n)"
+    root = acting(code(counted.format("'boat3'")))
+    prediction = ask(root, sandbox, "context, query -> answer: int")
+    assert prediction.answer == BOATS.count("boat3") and len(prediction.trajectory) == 1
