@@ -132,17 +132,24 @@ def _places(text: str, word: str) -> list[int]:
 def telling_words(text: str, task: str) -> dict[str, int]:
     """Words of ``task`` that stand in ``text`` as they are written, and how often.
 
-    Left out are those that most lines have, and plain words that next to none has: they stand there by accident.
+    Left out are those that most lines have, and plain words that next to none has: they stand there by accident. In
+    prose plain words say nothing at all, and a part of a name says what the name does.
     """
     if len(text) > SEARCHED:
         return {}
     lines = text.count("\n") + 1
+    prose = form(text) == "prose"
     found = {word: text.count(word) for word in task_words(task)}
+    names = [word for word, number in found.items() if " " in word and number]
+
+    def tells(word: str, number: int) -> bool:
+        plain = word.isalpha() and word.islower()
+        return 0 < number <= max(lines // 2, _RARE) and not (plain and (prose or number * 1_000 < lines))
+
     return {
         word: number
         for word, number in found.items()
-        if 0 < number <= max(lines // 2, _RARE)
-        and (number * 1_000 >= lines or not (word[1:].islower() and word.isalpha()))
+        if tells(word, number) and not any(word in name.split(" ") for name in names)
     }
 
 
