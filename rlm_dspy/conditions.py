@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlm_dspy.first_look import field_names, form, task_words, telling_words
+from rlm_dspy.first_look import field_names, form, task_words
 from rlm_dspy.passages import SEARCHED, cut, having
 from rlm_dspy.repair import tightened
 from rlm_dspy.signatures.dialect import compared, literals, string_constants
@@ -31,13 +32,14 @@ class Differences:
 
 
 def differences(
-    code: str, before: str, name: str, text: str, task: str, made_up_only: bool = False
+    code: str, before: str, name: str, text: str, task: str, words: Mapping[str, int], made_up_only: bool = False
 ) -> Differences:
     """How the conditions of ``code`` differ from those of ``task``.
 
     Args:
         code: What was run over ``text``, the variable ``name``.
         before: All code that was run before it.
+        words: The telling words of ``task`` in ``text``.
         made_up_only: Say only what ``code`` asks for and the task does not.
     """
     found = Differences()
@@ -46,15 +48,14 @@ def differences(
     _made_up(found, code, text, task)
     if made_up_only:
         return found
-    _loose(found, code, text, task)
-    _forgotten(found, f"{before}\n{code}".lower(), name, text, task)
+    _loose(found, code, text, task, words)
+    _forgotten(found, f"{before}\n{code}".lower(), name, words)
     _narrow(found, code, text, task)
     return found
 
 
-def _forgotten(found: Differences, done: str, name: str, text: str, task: str) -> None:
+def _forgotten(found: Differences, done: str, name: str, words: Mapping[str, int]) -> None:
     """Words of the task that stand in the data and that no code has used, where it has used others."""
-    words = telling_words(text, task)
     lacking = [f"{word!r} ({n:,} times)" for word, n in words.items() if not _used(word.lower(), done)]
     if lacking and len(lacking) < len(words):
         listed = ", ".join(lacking)
@@ -85,9 +86,9 @@ def _made_up(found: Differences, code: str, text: str, task: str) -> None:
     found.doubts.append(f"asks for {listed}, which the task does not say. Leave that out unless it is needed")
 
 
-def _loose(found: Differences, code: str, text: str, task: str) -> None:
+def _loose(found: Differences, code: str, text: str, task: str, words: Mapping[str, int]) -> None:
     """A word that is looked for anywhere in a line and stands in other places than its own too."""
-    other = tightened(code, text, task)
+    other = tightened(code, text, task, words)
     if not other:
         return
     before, after = (list(dict.fromkeys(compared(each))) for each in (code, other))

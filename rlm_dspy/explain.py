@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlm_dspy.first_look import COMMON, field_names, form, task_words, telling_words
+from rlm_dspy.first_look import COMMON, field_names, form, task_words
 from rlm_dspy.passages import SEARCHED, Form, cut, having
 from rlm_dspy.places import place
 from rlm_dspy.signatures.dialect import has_meta, literals, string_constants
@@ -71,9 +71,8 @@ def nothing(code: str, name: str, text: str, task: str = "") -> Explained | None
     return Explained(explained, missed)
 
 
-def start(name: str, text: str, task: str) -> str:
-    """Code that prints what in ``text``, the variable ``name``, has telling words of ``task``; ``""`` without any."""
-    words = telling_words(text, task)
+def start(name: str, text: str, words: Mapping[str, int]) -> str:
+    """Code that prints what in ``text``, the variable ``name``, has the telling ``words``; ``""`` without any."""
     if not words:
         return ""
     kind = form(text)

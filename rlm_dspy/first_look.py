@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 
 from rlm_dspy.passages import SEARCHED, WIDTH, Form, Span, around, bounds, cut, occurrences
 from rlm_dspy.places import place
@@ -43,8 +44,10 @@ COMMON = frozenset(
 )
 
 
-def look(text: str, task: str = "") -> str:
+def look(text: str, task: str = "", words: Mapping[str, int] | None = None) -> str:
     """What is shown of ``text`` for ``task``; bounded in length whatever the text is.
+
+    ``words`` are its telling words where they are known already.
 
     Lines that are longer than `WIDTH` are cut; a text of one or two endless lines is shown by its characters.
     """
@@ -63,7 +66,7 @@ def look(text: str, task: str = "") -> str:
         if parts := (_columns_of(read) if read else _parts(samples[-1])):
             shown.append(parts)
     kind = form(text)
-    words = telling_words(text, task)
+    words = telling_words(text, task) if words is None else words
     if words:
         places = {word: place(text, word, kind) for word in words}
         listed = (f"{word!r} {n:,} times" + (f", {places[word]}" if places[word] else "") for word, n in words.items())

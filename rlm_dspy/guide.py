@@ -52,6 +52,7 @@ class Guide:
 
     Attributes:
         stuck: The root repeated itself after it had been told.
+        words: Input to the words of the task that tell something in it, as far as they are known.
         doubted: Valid answers that were refused, in order.
     """
 
@@ -63,6 +64,7 @@ class Guide:
         large = any(isinstance(v, str) and len(v) > SHORT for v in run.inputs.values())
         self._unsupported: str | None = "unseen" if large else None
         self._seen_zero = False
+        self.words: dict[str, dict[str, int]] = {}
         self.stuck = False
         self.doubted: list[dict[str, Any]] = []
         self._values: list[tuple[str, Any]] = []
@@ -117,7 +119,7 @@ class Guide:
     def _look(self) -> str:
         """The code of a first look at the data; ``""`` where the task has no words that stand in them."""
         name, text = self._largest()
-        look = explain.start(name, text, inputs.task_text(self._run.inputs))
+        look = explain.start(name, text, self._telling())
         return f" Begin with this:\n```python\n{look}\n```" if look else ""
 
     def _meant(self, name: str, value: Any) -> bool:
@@ -178,6 +180,13 @@ class Guide:
         # What the host gave may be other the next time.
         return output if result.host_seconds else self.noted(code, output, bare)
 
+    def _telling(self) -> dict[str, int]:
+        """The telling words of the task in the largest text."""
+        name, text = self._largest()
+        if name not in self.words:
+            self.words[name] = first_look.telling_words(text, inputs.task_text(self._run.inputs))
+        return self.words[name]
+
     def _largest(self) -> tuple[str, str]:
         """Name and value of the largest text input, two empty texts if there is none."""
         texts = ((name, value) for name, value in self._run.inputs.items() if isinstance(value, str))
@@ -195,7 +204,7 @@ class Guide:
             return ""
         if result.host_seconds or result.seconds > _QUICK:
             return ""
-        other = repair.repaired(code, text, inputs.task_text(self._run.inputs))
+        other = repair.repaired(code, text, inputs.task_text(self._run.inputs), self._telling())
         if other in self._tried:
             return ""
         self._tried.add(other)
@@ -221,7 +230,7 @@ class Guide:
         name, text = self._largest()
         if not missed or first_look.form(text) != "prose":
             return output
-        other = explain.start(name, text, inputs.task_text(self._run.inputs))
+        other = explain.start(name, text, self._telling())
         if not other or other in self._tried:
             return output
         self._tried.add(other)
@@ -232,7 +241,8 @@ class Guide:
         name, text = self._largest()
         if self._compared or len(text) <= SHORT or name not in code:
             return output
-        found = conditions.differences(code, "", name, text, inputs.task_text(self._run.inputs), made_up_only=True)
+        task = inputs.task_text(self._run.inputs)
+        found = conditions.differences(code, "", name, text, task, {}, made_up_only=True)
         self._compared = bool(found.remarks)
         return "\n".join([output, *found.remarks])
 
@@ -243,9 +253,9 @@ class Guide:
             return output
         self._compared = True
         task = inputs.task_text(self._run.inputs)
-        found = conditions.differences(code, self._code, name, text, task)
+        found = conditions.differences(code, self._code, name, text, task, self._telling())
         self._found, self._conditions = found, "; it ".join(found.doubts)
-        if found.made_up and (other := repair.repaired(code, text, task)):
+        if found.made_up and (other := repair.repaired(code, text, task, self._telling())):
             found.remarks.append(f"Without it:\n```python\n{other}\n```")
         return "\n".join([output, *found.remarks])
 

@@ -105,7 +105,8 @@ def looked_at(about: VariableInfo, value: Any, task: str) -> VariableInfo:
     """``about`` with lines of ``value`` for ``task``, where that is a large text. Goes through all of it."""
     if about.whole or not isinstance(value, str):
         return about
-    return dataclasses.replace(about, look=first_look.look(value, task))
+    words = first_look.telling_words(value, task)
+    return dataclasses.replace(about, look=first_look.look(value, task, words), words=tuple(words.items()))
 
 
 def default_instructions(signature: type[dspy.Signature]) -> bool:

@@ -327,6 +327,7 @@ class Loop:
         """Put the contract and the demonstration into the conversation."""
         run, guidance = self.run, self.guidance
         contract = self._facts = self._contract()
+        self.guide.words = {variable.name: dict(variable.words) for variable in contract.variables if variable.look}
         run.conversation.guidance = guidance
         demos = getattr(run.program.act, "demos", None) or []
         shown = guidance.demonstration or any(demo.get("code") for demo in demos)

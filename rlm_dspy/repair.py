@@ -8,9 +8,9 @@ spelled there; a text that stands nowhere, and a condition that the task does no
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from rlm_dspy.first_look import field_names, form, telling_words
+from rlm_dspy.first_look import field_names, form
 from rlm_dspy.passages import SEARCHED, having
 from rlm_dspy.places import Place, find
 from rlm_dspy.signatures.contract import Form
@@ -19,7 +19,7 @@ from rlm_dspy.words import named, spelled
 _LONGEST = 10_000
 
 
-def tightened(code: str, text: str, task: str) -> str:
+def tightened(code: str, text: str, task: str, words: Mapping[str, int]) -> str:
     """``code`` that asks whether a line has a word, asking for it in the token in which it nearly always stands.
 
     ``'502' in line`` finds numbers that have it in them; ``'status=502' in line`` does not. ``""`` without such a word.
@@ -27,23 +27,30 @@ def tightened(code: str, text: str, task: str) -> str:
     if len(text) > SEARCHED or len(code) > _LONGEST:
         return ""
     try:
-        tightening = _Mending(text, task, tighten=True)
+        tightening = _Mending(text, task, words, tighten=True)
         tree = tightening.visit(ast.parse(code))
         return ast.unparse(ast.fix_missing_locations(tree)) if tightening.tight else ""
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
 
 
-def repaired(code: str, text: str, task: str) -> str:
-    """``code`` with its conditions mended and without calls of ``SUBMIT``, ``""`` where there is nothing to mend."""
+def repaired(code: str, text: str, task: str, words: Mapping[str, int]) -> str:
+    """``code`` with its conditions mended and without calls of ``SUBMIT``, ``""`` where there is nothing to mend.
+
+    Args:
+        code: What found nothing.
+        text: The data that it was run over.
+        task: What is asked.
+        words: The telling words of ``task`` in ``text``.
+    """
     if len(text) > SEARCHED or len(code) > _LONGEST:
         return ""
     try:
         tree = ast.parse(code)
-        mending = _Mending(text, task)
+        mending = _Mending(text, task, words)
         mended = mending.visit(tree)
         if mending.kept and mending.changed is False and (rules_out := _conflict(mending.kept, text, mending.form)):
-            mending = _Mending(text, task, leave_out=rules_out)
+            mending = _Mending(text, task, words, leave_out=rules_out)
             mended = mending.visit(ast.parse(code))
         if not mending.changed or (mending.nowhere and not mending.kept):
             # Code that is left without any condition looks for nothing.
@@ -66,7 +73,10 @@ def _conflict(terms: list[str], text: str, kind: Form) -> str:
 class _Mending(ast.NodeTransformer):
     """Mends the conditions of comprehensions and of ``if``; what is no condition on a text stays as it is."""
 
-    def __init__(self, text: str, task: str, leave_out: str = "", tighten: bool = False) -> None:
+    def __init__(
+        self, text: str, task: str, words: Mapping[str, int], leave_out: str = "", tighten: bool = False
+    ) -> None:
+        self._words = words
         self._text, self._task, self._leave_out, self._tighten = text, task, leave_out, tighten
         self.form = form(text)
         self._fields = frozenset(field_names(text))
@@ -152,7 +162,7 @@ class _Mending(ast.NodeTransformer):
         path, place = _path(subject), find(self._text, value, self.form)
         if not path or place is None or not place.path or not _agrees(path, place):
             return ""
-        for word in telling_words(self._text, self._task):
+        for word in self._words:
             if find(self._text, word, self.form) == place:
                 return word
         return ""

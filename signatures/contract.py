@@ -39,6 +39,7 @@ class VariableInfo:
         desc: The field's description, ``""`` if it has none.
         look: Lines of a large text as they are, shown in place of ``preview``; ``""`` without a first look.
         form: How a large text is written.
+        words: Words of the task that tell something in a large text, and how often they stand there.
     """
 
     name: str
@@ -49,6 +50,7 @@ class VariableInfo:
     desc: str = ""
     look: str = ""
     form: Form = "records"
+    words: tuple[tuple[str, int], ...] = ()
 
     def summary(self) -> str:
         """Type and size on one line."""

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlm_dspy.conditions import differences
+from rlm_dspy.conditions import Differences, differences
 from rlm_dspy.environments.base import Environment
+from rlm_dspy.first_look import telling_words
 from rlm_dspy.testing import code
 from tests.core.test_explain import FILLER
 from tests.core.test_first_look import hostile, texts
@@ -27,8 +28,12 @@ STORY = "\n".join(
 )
 
 
+def compared(source: str, text: str, task: str, before: str = "") -> Differences:
+    return differences(source, before, "context", text, task, telling_words(text, task))
+
+
 def said(source: str, text: str, task: str, before: str = "") -> str:
-    return "\n".join(differences(source, before, "context", text, task).remarks)
+    return "\n".join(compared(source, text, task, before).remarks)
 
 
 def test_a_word_of_the_task_that_no_code_used_is_named() -> None:
@@ -38,10 +43,8 @@ def test_a_word_of_the_task_that_no_code_used_is_named() -> None:
 
 
 def test_a_condition_that_was_made_up_is_named_with_what_is_found_without_it() -> None:
-    made = differences(
-        "hits = [l for l in context.splitlines() if 'CRITICAL' in l and 'host-2' in l]",
-        "", "context", LOG, "How many lines come from host-2?",
-    )  # fmt: skip
+    source = "hits = [l for l in context.splitlines() if 'CRITICAL' in l and 'host-2' in l]"
+    made = compared(source, LOG, "How many lines come from host-2?")
     assert made.remarks[0].startswith("The task does not say 'CRITICAL': with 'host-2' alone there are 225.")
     assert "asks for 'CRITICAL', which the task does not say" in made.doubts[0]
 
@@ -78,7 +81,7 @@ def test_a_wording_that_is_one_of_several_is_told_with_the_others() -> None:
 @settings(deadline=None)
 @given(texts, hostile, st.text(max_size=80))
 def test_any_code_can_be_compared_with_any_task(text: str, source: str, task: str) -> None:
-    found = differences(f"x = {source!r} in context and 'a' in context", "", "context", text, task)
+    found = compared(f"x = {source!r} in context and 'a' in context", text, task)
     assert all(len(remark) < 4_000 for remark in found.remarks)
 
 
@@ -98,15 +101,13 @@ TIMED = "\n".join(f"2031-01-04 svc=svc-{n % 4} status={500 + n % 3} took={n}" fo
 
 
 def test_a_word_that_has_its_place_and_stands_in_others_too_is_told_with_both_numbers() -> None:
-    loose = differences(
-        "hits = [l for l in context.splitlines() if 'svc-1' in l and '501' in l]",
-        "", "context", TIMED, "How often did svc-1 answer 501?",
-    )  # fmt: skip
+    source = "hits = [l for l in context.splitlines() if 'svc-1' in l and '501' in l]"
+    loose = compared(source, TIMED, "How often did svc-1 answer 501?")
     assert loose.loose and "'501' stands in other places than 'status=501' too: 76 lines" in loose.remarks[0]
     assert ", and 75 with that" in loose.remarks[0]
     assert "if 'svc-1' in l and 'status=501' in l]" in loose.remarks[0]
     exact = "[l for l in context.splitlines() if 'svc-1' in l and 'status=501' in l]"
-    assert not differences(exact, "", "context", TIMED, "How often did svc-1 answer 501?").loose
+    assert not compared(exact, TIMED, "How often did svc-1 answer 501?").loose
 
 
 def test_an_answer_that_comes_with_the_first_look_is_held_back_for_a_loose_word_alone(sandbox: Environment) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rlm_dspy import Guidance
 from rlm_dspy.environments.base import Environment
+from rlm_dspy.first_look import telling_words
 from rlm_dspy.repair import repaired
 from rlm_dspy.tables import table
 from rlm_dspy.testing import code
@@ -64,7 +65,8 @@ def number(source: str, text: str) -> int:
     ],
 )  # fmt: skip
 def test_what_is_mended_finds_what_was_meant(text: str, conditions: str, task: str, rows: int) -> None:
-    mended = repaired(f"{READ[text]}hits = [row for row in rows if {conditions}]", text, task)
+    source = f"{READ[text]}hits = [row for row in rows if {conditions}]"
+    mended = repaired(source, text, task, telling_words(text, task))
     assert mended and number(mended, text) == rows
 
 
@@ -81,13 +83,14 @@ def test_what_is_mended_finds_what_was_meant(text: str, conditions: str, task: s
     ],
 )
 def test_what_fits_stays_as_it_is(source: str) -> None:
-    assert repaired(source, COLUMNS, "How many errors has svc-1?") == ""
+    assert repaired(source, COLUMNS, "How many errors has svc-1?", {"svc-1": 225}) == ""
 
 
 @settings(deadline=None)
 @given(texts, hostile, st.text(max_size=60))
 def test_any_code_over_any_text_is_mended_into_code_or_left(text: str, value: str, task: str) -> None:
-    mended = repaired(f"hits = [r for r in rows if {value!r} in r and r[0] == {value!r}]", text, task)
+    source = f"hits = [r for r in rows if {value!r} in r and r[0] == {value!r}]"
+    mended = repaired(source, text, task, telling_words(text, task))
     if mended:
         compile(mended, "<mended>", "exec")
 
