@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 from rlm_dspy.first_look import field_names, form, task_words
 from rlm_dspy.passages import SEARCHED, cut, having
-from rlm_dspy.repair import tightened
+from rlm_dspy.repair import CONDITIONS, LONGEST, tightened
 from rlm_dspy.signatures.dialect import compared, literals, string_constants
 from rlm_dspy.words import named
 
 _OTHERS = 6
+_WORD = 4
+"""Letters of a term that is no abbreviation, such as a country's code."""
 
 
 @dataclass
@@ -43,7 +45,7 @@ def differences(
         made_up_only: Say only what ``code`` asks for and the task does not.
     """
     found = Differences()
-    if len(text) > SEARCHED:
+    if len(text) > SEARCHED or len(code) > LONGEST:
         return found
     _made_up(found, code, text, task)
     if made_up_only:
@@ -71,7 +73,7 @@ def _used(word: str, done: str) -> bool:
 
 def _made_up(found: Differences, code: str, text: str, task: str) -> None:
     """Conditions that the task does not name, beside some that it does: copied from a line that was shown."""
-    terms = [term for term in dict.fromkeys(compared(code)) if len(term.strip()) > 1 and term in text]
+    terms = [term for term in dict.fromkeys(compared(code)) if len(term.strip()) > 1 and term in text][:CONDITIONS]
     # `'level' in row` is no condition.
     keys = field_names(text)
     strange = [term for term in terms if term not in keys and not named(term, task)]
@@ -82,22 +84,22 @@ def _made_up(found: Differences, code: str, text: str, task: str) -> None:
     found.made_up = True
     listed = ", ".join(map(repr, strange))
     alone = f"with {', '.join(map(repr, rest))} alone there are {len(having(text, rest, form(text))):,}"
-    found.remarks.append(f"The task does not say {listed}: {alone}. Leave out what the task does not ask for.")
-    found.doubts.append(f"asks for {listed}, which the task does not say. Leave that out unless it is needed")
+    found.remarks.append(f"The task does not say {listed}: {alone}. Is it how the data say a word of the task?")
+    if any(len(term.strip()) >= _WORD for term in strange):
+        found.doubts.append(f"asks for {listed}, which the task does not say. Leave that out unless it is meant")
 
 
 def _loose(found: Differences, code: str, text: str, task: str, words: Mapping[str, int]) -> None:
     """A word that is looked for anywhere in a line and stands in other places than its own too."""
-    other = tightened(code, text, task, words)
+    other, pairs = tightened(code, text, task, words)
     if not other:
         return
-    before, after = (list(dict.fromkeys(compared(each))) for each in (code, other))
+    before, after = (list(dict.fromkeys(compared(each)))[:CONDITIONS] for each in (code, other))
     kind = form(text)
     number, meant = len(having(text, before, kind)), len(having(text, after, kind))
     if not 0 < meant < number:
         return
     found.loose = True
-    pairs = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
     said = "; ".join(f"{old!r} stands in other places than {new!r} too" for old, new in pairs)
     counts = f"{number:,} lines, and {meant:,} with that"
     found.remarks.append(f"{said}: {counts}. Where that is meant:\n```python\n{other}\n```")

@@ -6,9 +6,10 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rlm_dspy.first_look import COMMON, field_names, form, task_words
-from rlm_dspy.passages import SEARCHED, Form, cut, having
+from rlm_dspy.passages import COUNTED, SEARCHED, Form, cut, having
 from rlm_dspy.places import place
 from rlm_dspy.signatures.dialect import has_meta, literals, string_constants
 from rlm_dspy.words import spelled
@@ -25,11 +26,12 @@ class Explained:
 
     Attributes:
         text: For the root.
-        missed: The code cannot have found anything: a text of it stands nowhere, or no line has all of them.
+        missed: Why the code cannot have found anything: ``"never"``, a text of it stands nowhere; ``"conflict"``, no
+            line has all of them; ``""``, none of these.
     """
 
     text: str
-    missed: bool
+    missed: Literal["never", "conflict", ""]
 
 
 def nothing(code: str, name: str, text: str, task: str = "") -> Explained | None:
@@ -48,7 +50,8 @@ def nothing(code: str, name: str, text: str, task: str = "") -> Explained | None
         what, stands = _count(term, text, kind, folds)
         said.append(what)
         live += [stands] if stands else []
-    missed = [each.lower() for each in live] != [each.lower() for each in terms] if folds else live != terms
+    stand = [each.lower() for each in live] == [each.lower() for each in terms] if folds else live == terms
+    missed: Literal["never", "conflict", ""] = "" if stand else "never"
     explained = f"In {name}: {'; '.join(said)}."
     live = list(dict.fromkeys(live))
     found = having(text, live, kind)
@@ -57,7 +60,7 @@ def nothing(code: str, name: str, text: str, task: str = "") -> Explained | None
     if found and (missed or len(live) > 1):
         closest = f" With {_listed(live)}: {_number(len(found), unit)}"
     elif not found and len(live) > 1:
-        missed = True
+        missed = missed or "conflict"
         rest = {term: having(text, [other for other in live if other != term], kind) for term in live}
         # A condition that the task does not name is the first to go.
         term = max(live, key=lambda each: (bool(rest[each]), each.lower() not in task.lower(), len(rest[each])))
@@ -80,8 +83,8 @@ def start(name: str, text: str, words: Mapping[str, int]) -> str:
     if len(rarest) == 2 and (" " in rarest[0] or not having(text, rarest, kind)):
         del rarest[1]
     if kind == "prose":
-        found = f"re.findall(r'[^.\\n]*{re.escape(rarest[0])}[^.\\n]*', {name})".replace("\\ ", " ")
-        return f"import re\nhits = {found}\nprint(len(hits))\nprint('\\n'.join(hits[:20]))"
+        pattern = rf"[^.\n]*{re.escape(rarest[0])}[^.\n]*".replace("\\ ", " ")
+        return f"import re\nhits = re.findall({pattern!r}, {name})\nprint(len(hits))\nprint('\\n'.join(hits[:20]))"
     conditions = " and ".join(f"{word!r} in line" for word in rarest)
     hits = f"hits = [line for line in {name}.splitlines() if {conditions}]"
     return f"{hits}\nprint(len(hits))\nprint('\\n'.join(hits[:10]))"
@@ -110,7 +113,7 @@ def _count(term: str, text: str, kind: Form, folds: bool) -> tuple[str, str]:
     for part in itertools.islice(_parts_of(term), _PARTS):
         if number := text.count(part):
             return f"{term!r} never: use {part!r} in its place, which stands there {number:,} times", part
-    return f"{term!r} never: leave it out or shorten it", ""
+    return f"{term!r} never: leave it out or shorten it, or the answer is none", ""
 
 
 def _parts_of(term: str) -> Iterator[str]:
@@ -134,4 +137,4 @@ def _listed(terms: Sequence[str]) -> str:
 
 
 def _number(number: int, unit: str) -> str:
-    return f"{number:,} {unit}{'s' if number != 1 else ''}"
+    return f"{'at least ' if number >= COUNTED else ''}{number:,} {unit}{'s' if number != 1 else ''}"

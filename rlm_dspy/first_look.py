@@ -14,8 +14,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from rlm_dspy.passages import SEARCHED, WIDTH, Form, Span, around, bounds, cut, occurrences
+from rlm_dspy.passages import SEARCHED, WIDTH, Span, around, cut, occurrences, sentence
 from rlm_dspy.places import place
+from rlm_dspy.signatures.contract import Form
 from rlm_dspy.signatures.examples import WORDS
 from rlm_dspy.tables import Table, table
 
@@ -94,7 +95,7 @@ def matches(text: str, task: str) -> list[str]:
         return []
     words = task_words(task)
     kind = form(text) if words else "records"
-    round_, limit = bounds(kind), SENTENCES if kind == "prose" else MATCHES
+    round_, limit = (sentence, SENTENCES) if kind == "prose" else (around, MATCHES)
     score: dict[Span, float] = {}
     for word in words:
         for spelling in dict.fromkeys((word, word.lower(), word.rstrip("s"))):

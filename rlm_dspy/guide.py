@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+import ast
 import re
 from typing import TYPE_CHECKING, Any
 
-from rlm_dspy import conditions, explain, first_look, inputs, repair, submit
-from rlm_dspy.environments.base import CellError, CellResult
+from rlm_dspy import conditions, explain, first_look, inputs, repair, second_look, submit
+from rlm_dspy.environments.base import CellResult
 from rlm_dspy.signatures.contract import SHORT, is_nothing
-from rlm_dspy.signatures.dialect import only_constants, typed_numbers, types_in
+from rlm_dspy.signatures.dialect import only_constants, parse, typed_numbers, types_in
 
 if TYPE_CHECKING:
     from rlm_dspy.run import Run
@@ -22,16 +22,16 @@ UNSUPPORTED = {
     "failed": "the code before it failed, so that nothing supports this answer. Correct that code first.",
     "unseen": "no code has looked at the data yet, so that nothing supports this answer. First print what says it.",
     "never": "the code looked for a text that stands nowhere in the data. Search for shorter pieces of it.",
+    "conflict": "no line has all that the code asked for, so that nothing supports this answer. Ask for less.",
+    "mended": "the code with its own conditions found nothing; with others it found something, see above. Submit from "
+    "{names} if that is what the task asks for. If the answer is none, submit this again.",
     "nothing": "the code before it found nothing, so that nothing supports this answer. Search for it in another way.",
 }
 CONTRADICTED = (
     "the answer was typed in before the output of this code was seen, and that output does not show it. Submit a "
     "variable that holds the computed value."
 )
-MENDED = "These conditions do not fit the data, or the task does not name them. It was run again with others:"
-_QUICK = 10.0
-"""Seconds of a cell that may be run a second time."""
-
+MENDED = "No line meets these conditions. With others, which fit the data or are the task's own, and new names:"
 AGAIN = (
     "it is the same answer again, and no code was run in between. Run code that prints what in the data says it first."
 )
@@ -41,6 +41,13 @@ _DOUBTS = 2
 _READ = 100_000
 """Characters of code that is looked through for typed answers; nobody types a longer one."""
 
+_QUICK = 10.0
+"""Seconds that a second look may take, and the first may have taken."""
+
+_LARGE = 200_000
+"""Characters of a text that takes the aids longer than the event loop should wait."""
+
+_KEPT = 10_000
 _ZERO = re.compile(r"(?<![\w.])0(?:\.0+)?(?!\w|\.\d)")
 
 
@@ -52,6 +59,7 @@ class Guide:
 
     Attributes:
         stuck: The root repeated itself after it had been told.
+        slow: The aids have a large text to go through: not on the event loop.
         words: Input to the words of the task that tell something in it, as far as they are known.
         doubted: Valid answers that were refused, in order.
     """
@@ -59,20 +67,26 @@ class Guide:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._aids = run.program.guidance
-        self._seen: set[tuple[str, str]] = set()
-        self._told = False
-        large = any(isinstance(v, str) and len(v) > SHORT for v in run.inputs.values())
-        self._unsupported: str | None = "unseen" if large else None
-        self._seen_zero = False
+        texts = ((name, value) for name, value in run.inputs.items() if isinstance(value, str))
+        self._name, self._text = max(texts, key=lambda pair: len(pair[1]), default=("", ""))
+        self._large = len(self._text) > SHORT
+        self._task = inputs.asked(run.signature, run.inputs)
+        self.slow = len(self._text) > _LARGE
         self.words: dict[str, dict[str, int]] = {}
         self.stuck = False
         self.doubted: list[dict[str, Any]] = []
         self._values: list[tuple[str, Any]] = []
+        self._seen: dict[tuple[str, str], bool] = {}
+        self._repeated = 0
+        self._turns = 0
+        self._unsupported: str | None = "unseen" if self._large else None
+        self._seen_zero = False
+        self._numbers: set[float] = set()
         self._ran = False
         self._compared = False
         self._code = ""
         self._tried: set[str] = set()
-        self._found: conditions.Differences | None = None
+        self._new_names: tuple[str, ...] = ()
         self._conditions = ""
 
     def refuse_code(self, code: str) -> str | None:
@@ -90,16 +104,17 @@ class Guide:
     def doubt(self, code: str, result: CellResult, outputs: dict[str, Any]) -> str | None:
         """Why a valid answer is not taken yet, or None.
 
-        What is submitted again, after a look at the data, is meant. On the last turn, and where one more error would
-        end the turns, it is taken.
+        What is submitted again, after a look at the data, is meant. On the last turn, and where a limit is near, it is
+        taken.
         """
         run, submission = self._run, result.submission
         assert submission is not None
-        last = run.turn >= run.limits.max_iters or run.ledger.errors_left == 1
-        if not self._aids.check_answers or last or len(self.doubted) >= _DOUBTS:
+        if not self._aids.check_answers or self._last() or len(self.doubted) >= _DOUBTS:
             return None
         if any(_same(outputs, before) for before in self.doubted):
-            doubt = AGAIN if self._unsupported and not self._ran and only_constants(code[:_READ]) else ""
+            seen = self._seen_zero and all(map(submit.is_empty, outputs.values()))
+            again = self._unsupported and not self._ran and not seen and only_constants(code[:_READ])
+            doubt = AGAIN if again else ""
         elif found := submit.doubt(submission, outputs, run.signature, self._seen_zero, self._meant):
             name, doubt = found
             self._values.append((name, outputs[name]))
@@ -111,6 +126,15 @@ class Guide:
         self._ran = False
         return f"{doubt}{self._start(code)}"
 
+    def _last(self) -> bool:
+        """Whether there may be no other turn to give an answer in."""
+        run = self._run
+        left = run.ledger.seconds_left
+        usage = run.ledger.usage()
+        hurried = left is not None and left < 2 * usage.seconds / max(1, usage.turns)
+        near = run.turn >= run.limits.max_iters or run.ledger.errors_left == 1 or hurried
+        return near or run.stop_reason is not None
+
     def _start(self, code: str) -> str:
         """What to run after a refusal: the code of a first look, where no code has looked."""
         looked = self._unsupported not in ("unseen", "never")
@@ -118,8 +142,7 @@ class Guide:
 
     def _look(self) -> str:
         """The code of a first look at the data; ``""`` where the task has no words that stand in them."""
-        name, text = self._largest()
-        look = explain.start(name, text, self._telling())
+        look = explain.start(self._name, self._text, self._telling())
         return f" Begin with this:\n```python\n{look}\n```" if look else ""
 
     def _meant(self, name: str, value: Any) -> bool:
@@ -129,135 +152,124 @@ class Guide:
         """Why an answer that was typed in and not computed is not taken, or None."""
         if len(code) > _READ:
             return None
-        if not self._compared and self._aids.name_words and not only_constants(code):
-            remarks = self._with_differences(code, "")
-            found, self._conditions = self._found, ""
+        if not self._compared and self._aids.name_words and self._name in code and self._large:
+            found = self._differences(code)
+            self._conditions = ""
             # Words that were not used are often none of the conditions: they alone are no reason to refuse.
-            if found is not None and (found.made_up or found.loose):
-                return f"look at this first.{remarks}"
+            if found.doubts and (found.made_up or found.loose):
+                return "\n".join(["look at this first.", *found.remarks])
         different, self._conditions = self._conditions, ""
         if different and all(type(value) in (int, float, list) for value in outputs.values()):
             return f"the code that led to this answer {different}."
-        if self._unsupported == "never" and all(map(submit.is_empty, outputs.values())):
-            return UNSUPPORTED[self._unsupported]
+        why, empty = self._unsupported, all(map(submit.is_empty, outputs.values()))
+        if why == "mended" and (empty or only_constants(code)):
+            return UNSUPPORTED[why].format(names=", ".join(self._new_names) or "it")
+        if why == "never" and empty and not self._seen_zero:
+            return UNSUPPORTED[why]
         if only_constants(code):
             numbers = [value for value in outputs.values() if type(value) in (int, float)]
             doubtful = {
                 "unseen": True,
                 "failed": all(submit.is_empty(v) or (type(v) is str and is_nothing(v)) for v in outputs.values()),
-                "never": True,
+                "never": not (empty and self._seen_zero),
+                "conflict": not empty,
                 "nothing": any(numbers),
             }
-            return UNSUPPORTED[self._unsupported] if self._unsupported and doubtful[self._unsupported] else None
+            return UNSUPPORTED[why] if why and doubtful[why] else None
         shown = result.stdout.strip()
-        if shown and not typed_numbers(code) <= _numbers(shown):
+        if shown and not typed_numbers(code) <= _numbers(shown) | self._numbers:
             return CONTRADICTED
         return None
 
-    def remarks(self, code: str, result: CellResult, output: str) -> str:
-        """``output`` of a cell that has not ended the run, with what is to be said of it."""
+    def second_look(self, code: str, result: CellResult) -> str:
+        """Code that looks again with mended conditions, beside what ``code`` made; ``""`` where there is none to run.
+
+        It only computes, calls nothing of the host, and leaves every variable as it is (`rlm_dspy.second_look`).
+        """
+        self._new_names = ()
+        if not self._aids.mend_conditions or not self._large or self._name not in code:
+            return ""
+        if not _found_nothing(result) or result.host_seconds or result.seconds > _QUICK or self._last():
+            return ""
+        first = parse(code) if len(code) <= repair.LONGEST else None
+        second = repair.mended(code, self._text, self._task, self._telling())
+        if not isinstance(first, ast.Module) or second is None or (made := second_look.beside(first, second)) is None:
+            return ""
+        if made[0] in self._tried:
+            return ""
+        self._tried.add(made[0])
+        self._new_names = made[1]
+        return made[0]
+
+    def remarks(self, code: str, result: CellResult, output: str, again: tuple[str, CellResult] | None = None) -> str:
+        """``output`` of a cell that has not ended the run, with what is to be said of it.
+
+        Args:
+            code: What was run.
+            result: What came of it.
+            output: What is shown of that.
+            again: The code of a second look and what came of it.
+        """
         bare = output
-        if result.submission is not None and result.error is None and self._largest()[0] not in code:
+        if result.submission is not None and result.error is None and self._name not in code:
             # An answer that was refused leaves everything as it was.
             return self.noted(code, output)
-        if result.error is not None and self._unsupported == "unseen" and self._largest()[0] not in code:
+        if result.error is not None and self._unsupported == "unseen" and self._name not in code:
             return self.noted(code, f"{output}{self._look()}", output)
         self._ran = True
-        nothing = is_nothing(output) if result.error is None else _matched_nothing(result.error)
+        # Words and conditions of the first code say nothing of one that reads the data after it.
+        self._conditions = "" if self._name in code else self._conditions
+        nothing = _found_nothing(result)
         self._unsupported = "failed" if result.error is not None else "nothing" if nothing else None
-        if self._aids.name_words and (nothing or result.error is not None):
-            output = self._with_made_up(code, output)
-        if self._aids.explain_empty and nothing:
-            if explained := explain.nothing(code, *self._largest(), inputs.task_text(self._run.inputs)):
-                output = f"{output}\n{explained.text}"
-                if explained.missed and result.error is None:
-                    self._unsupported = "never"
-                output = self._with_start(output, explained.missed)
-        elif self._aids.name_words and result.error is None:
-            output = self._with_differences(code, output)
+        found = _shown(again[1]) if again is not None else ""
+        if again is not None and found:
+            self._unsupported = "mended"
+            output = f"{output}\n{MENDED}\n```python\n{again[0]}\n```\nIts output:\n{found}"
+        elif nothing and self._aids.explain_empty:
+            output = self._explained(code, result, output)
+        elif self._aids.name_words and result.error is None and not self._compared and self._large:
+            output = "\n".join([output, *self._differences(code).remarks]) if self._name in code else output
         self._code += f"\n{code}"
-        self._seen_zero = self._seen_zero or _ZERO.search(output) is not None
-        # What the host gave may be other the next time.
-        return output if result.host_seconds else self.noted(code, output, bare)
+        self._seen_zero = self._seen_zero or _ZERO.search(bare) is not None
+        self._numbers |= _numbers(bare[:_KEPT])
+        # What the host gave may be other the next time, and code that prints nothing may have gone on all the same.
+        silent = result.error is None and not result.stdout and result.value is None
+        return output if result.host_seconds or silent else self.noted(code, output, bare)
+
+    @property
+    def found_nothing(self) -> bool:
+        """Whether the last code found nothing, also with other conditions."""
+        return self._unsupported in ("nothing", "never", "conflict")
+
+    def _explained(self, code: str, result: CellResult, output: str) -> str:
+        explained = explain.nothing(code, self._name, self._text, self._task)
+        if explained is None:
+            return output
+        output = f"{output}\n{explained.text}"
+        if explained.missed and result.error is None:
+            self._unsupported = explained.missed
+        look = ""
+        if explained.missed == "never" and first_look.form(self._text) == "prose":
+            look = explain.start(self._name, self._text, self._telling())
+        if not look or look in self._tried:
+            return output
+        self._tried.add(look)
+        return f"{output}\nTry this:\n```python\n{look}\n```"
+
+    def _differences(self, code: str) -> conditions.Differences:
+        """How the conditions of the first code that found something differ from those of the task."""
+        self._compared = True
+        found = conditions.differences(code, self._code, self._name, self._text, self._task, self._telling())
+        self._conditions = "; it ".join(found.doubts)
+        if found.made_up and (other := repair.mended(code, self._text, self._task, self._telling())) is not None:
+            found.remarks.append(f"Without it:\n```python\n{ast.unparse(other)}\n```")
+        return found
 
     def _telling(self) -> dict[str, int]:
         """The telling words of the task in the largest text."""
-        name, text = self._largest()
-        if name not in self.words:
-            self.words[name] = first_look.telling_words(text, inputs.task_text(self._run.inputs))
-        return self.words[name]
-
-    def _largest(self) -> tuple[str, str]:
-        """Name and value of the largest text input, two empty texts if there is none."""
-        texts = ((name, value) for name, value in self._run.inputs.items() if isinstance(value, str))
-        return max(texts, key=lambda pair: len(pair[1]), default=("", ""))
-
-    def mended(self, code: str, result: CellResult) -> str:
-        """``code`` with its conditions mended, where it found nothing with them; ``""`` where there is nothing to mend.
-
-        What called the host or took long is not run a second time; an answer that was taken ends the run before.
-        """
-        name, text = self._largest()
-        shown = f"{result.stdout.strip()}{result.value or ''}"
-        nothing = is_nothing(shown) if result.error is None else _matched_nothing(result.error)
-        if not self._aids.mend_conditions or not nothing or name not in code or len(text) <= SHORT:
-            return ""
-        if result.host_seconds or result.seconds > _QUICK:
-            return ""
-        other = repair.repaired(code, text, inputs.task_text(self._run.inputs), self._telling())
-        if other in self._tried:
-            return ""
-        self._tried.add(other)
-        return other
-
-    def with_mended(
-        self, result: CellResult, code: str, second: CellResult, refusal: str | None
-    ) -> tuple[CellResult, str | None]:
-        """``result`` together with that of the mended ``code`` if it found something, and why an answer is refused.
-
-        Of an answer that was refused for being empty nothing is said any more: the output says what is the case.
-        """
-        shown = second.stdout.rstrip("\n") + (f"\n{second.value}" if second.value is not None else "")
-        if second.error is not None or not shown or is_nothing(shown.strip()):
-            return result, refusal
-        first = result.stdout.rstrip("\n") or result.value or (result.error.message if result.error else "")
-        text = f"{first}\n{MENDED}\n```python\n{code}\n```\nIts output:\n{shown}"
-        seconds = result.seconds + second.seconds
-        return dataclasses.replace(second, stdout=text, value=None, submission=None, seconds=seconds), None
-
-    def _with_start(self, output: str, missed: bool) -> str:
-        """``output`` of code that found nothing in prose, with code that prints the sentences with a name."""
-        name, text = self._largest()
-        if not missed or first_look.form(text) != "prose":
-            return output
-        other = explain.start(name, text, self._telling())
-        if not other or other in self._tried:
-            return output
-        self._tried.add(other)
-        return f"{output}\nTry this:\n```python\n{other}\n```"
-
-    def _with_made_up(self, code: str, output: str) -> str:
-        """``output`` of code that found nothing or failed, with the conditions of it that the task does not name."""
-        name, text = self._largest()
-        if self._compared or len(text) <= SHORT or name not in code:
-            return output
-        task = inputs.task_text(self._run.inputs)
-        found = conditions.differences(code, "", name, text, task, {}, made_up_only=True)
-        self._compared = bool(found.remarks)
-        return "\n".join([output, *found.remarks])
-
-    def _with_differences(self, code: str, output: str) -> str:
-        """``output`` of the first code that found something, with how its conditions differ from those of the task."""
-        name, text = self._largest()
-        if self._compared or len(text) <= SHORT or name not in code:
-            return output
-        self._compared = True
-        task = inputs.task_text(self._run.inputs)
-        found = conditions.differences(code, self._code, name, text, task, self._telling())
-        self._found, self._conditions = found, "; it ".join(found.doubts)
-        if found.made_up and (other := repair.repaired(code, text, task, self._telling())):
-            found.remarks.append(f"Without it:\n```python\n{other}\n```")
-        return "\n".join([output, *found.remarks])
+        if self._name not in self.words:
+            self.words[self._name] = first_look.telling_words(self._text, self._task)
+        return self.words[self._name]
 
     def noted(self, action: str, output: str, bare: str | None = None) -> str:
         """``output``, with a remark where the same action had the same output before.
@@ -269,12 +281,16 @@ class Guide:
         """
         if not self._aids.break_repeats:
             return output
+        self._turns += 1
         # The number of the cell stands in its tracebacks.
         key = action.strip(), re.sub(r"<cell \d+>", "<cell>", output if bare is None else bare)
         if key not in self._seen:
-            self._seen.add(key)
+            self._seen[key] = False
             return output
-        self.stuck, self._told = self._told, True
+        # Going in a circle: the same a third time, or nothing new for two turns. Another look at a number is none.
+        in_a_row = self._repeated == self._turns - 1 and self._repeated > 0
+        self.stuck = self._seen[key] or in_a_row
+        self._seen[key], self._repeated = True, self._turns
         return f"{output}\n{REPEATED}"
 
 
@@ -286,9 +302,19 @@ def _same(value: Any, other: Any) -> bool:
         return False
 
 
-def _matched_nothing(error: CellError) -> bool:
-    """Whether code failed on what a search that found nothing gives."""
-    return error.type in ("TypeError", "AttributeError") and "'NoneType' object" in error.message
+def _found_nothing(result: CellResult) -> bool:
+    """Whether a cell says that it found nothing, or failed on what a search that found nothing gives."""
+    if result.error is not None:
+        kinds = ("TypeError", "AttributeError")
+        return result.error.type in kinds and "'NoneType' object" in result.error.message
+    said = f"{result.stdout.strip()} {result.value or ''}".strip()
+    return bool(said) and is_nothing(said)
+
+
+def _shown(result: CellResult) -> str:
+    """What a second look found, ``""`` if nothing."""
+    said = result.stdout.rstrip("\n") + (f"\n{result.value}" if result.value is not None else "")
+    return "" if result.error is not None or not said.strip() or is_nothing(said.strip()) else said.strip("\n")
 
 
 def _numbers(text: str) -> set[float]:

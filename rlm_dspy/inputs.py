@@ -106,7 +106,9 @@ def looked_at(about: VariableInfo, value: Any, task: str) -> VariableInfo:
     if about.whole or not isinstance(value, str):
         return about
     words = first_look.telling_words(value, task)
-    return dataclasses.replace(about, look=first_look.look(value, task, words), words=tuple(words.items()))
+    look = first_look.look(value, task, words)
+    searched = len(value) <= first_look.SEARCHED
+    return dataclasses.replace(about, look=look, words=tuple(words.items()), searched=searched)
 
 
 def default_instructions(signature: type[dspy.Signature]) -> bool:
@@ -123,6 +125,21 @@ def task_text(values: Mapping[str, Any]) -> str:
     Names are left out, since they are contract; long values are, since they are data.
     """
     return "\n".join(value for value in values.values() if isinstance(value, str) and 0 < len(value) <= SHORT)
+
+
+ASKED = 5_000
+"""Characters of a text input that may still be a question."""
+
+
+def asked(signature: type[dspy.Signature], values: Mapping[str, Any]) -> str:
+    """All that a run's task is told by: its text inputs but the data, then the signature's own instructions.
+
+    The data is the largest text, where it is longer than a question in one breath.
+    """
+    texts = {name: value for name, value in values.items() if isinstance(value, str)}
+    data = max(texts, key=lambda name: len(texts[name]), default="")
+    parts = [text for name, text in texts.items() if len(text) <= (SHORT if name == data else ASKED)]
+    return "\n".join([*parts, *([] if default_instructions(signature) else [signature.instructions])]).strip()
 
 
 def _type_name(value: Any) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,9 @@ from rlm_dspy.signatures.contract import REFUSED, VariableInfo
 from rlm_dspy.signatures.conversation import conversing, cut
 
 VALIDATION_SECONDS = 10.0
+SECOND_LOOK = 10.0
+"""Seconds that mended code may run."""
+
 """Time that checking a submission has at least, also where ``max_seconds`` ends in the middle of it."""
 
 
@@ -58,6 +62,7 @@ class Loop:
         self.functions = HostFunctions(run)
         self.adapter = ConversationAdapter(dspy.settings.adapter)
         self.task = inputs_.task_text(run.inputs)
+        self.asked = inputs_.asked(run.signature, run.inputs)
         self.final_reasoning = ""
         self.guidance = run.program.guidance
         self._facts = Contract("", (), (), ())
@@ -206,7 +211,7 @@ class Loop:
         """Run the turn's code; the validated outputs if it submitted them."""
         run = self.run
         if (refused := self.guide.refuse_code(code)) is not None:
-            self._executed(code, CellResult(error=CellError("RefusedError", refused, refused)))
+            await self._executed(code, CellResult(error=CellError("RefusedError", refused, refused)))
             return None
         if "dspy" in code:
             await run.bounded(self.functions.install_sub_agents())
@@ -222,26 +227,50 @@ class Loop:
             printed = str(getattr(run.session, "partial_output", ""))
             submission = getattr(run.session, "partial_submission", None)
             outputs, refusal = await self._validated(submission) if submission is not None else (None, None)
-            self._executed(code, CellResult(stdout=printed, error=error), outputs, refusal)
+            await self._executed(code, CellResult(stdout=printed, error=error), outputs, refusal)
             if outputs is not None:
                 return outputs
             raise
         outputs = refusal = None
         if result.submission is not None:
             outputs, refusal = await self._validated(result.submission)
-            if outputs is not None and (doubt := self.guide.doubt(code, result, outputs)) is not None:
-                outputs, refusal = None, f"{REFUSED}{doubt}"
-        if outputs is None and (mended := self.guide.mended(code, result)):
-            again = await run.bounded(
-                watched.run_cell(run.session, mended, self.functions.all()), interrupt=interrupt
-            )
-            result, refusal = self.guide.with_mended(result, mended, again, refusal)
-        self._executed(code, result, outputs, refusal)
-        if result.lost and outputs is None:
+            if outputs is not None:
+                doubt = await self._aided(self.guide.doubt, code, result, outputs)
+                outputs, refusal = (outputs, None) if doubt is None else (None, f"{REFUSED}{doubt}")
+        again = await self._second_look(code, result) if outputs is None else None
+        lost = again[1].lost if again else ()
+        await self._executed(code, dataclasses.replace(result, lost=result.lost or lost), outputs, refusal, again)
+        if (result.lost or lost) and outputs is None:
             # The inputs are still here on the host; only what code had made of them is gone.
             self.functions.forget_sub_agents()
             await run.bounded(self._set_inputs())
         return outputs
+
+    async def _second_look(self, code: str, result: CellResult) -> tuple[str, CellResult] | None:
+        """What code with mended conditions finds, where ``code`` found nothing, and that code.
+
+        It has no host functions, and whatever becomes of it, what ``code`` itself gave stays as it is.
+        """
+        run = self.run
+        second = "" if result.lost else await self._aided(self.guide.second_look, code, result)
+        if not second:
+            return None
+        left = run.ledger.seconds_left
+        seconds = SECOND_LOOK if left is None else min(SECOND_LOOK, left / 4)
+        try:
+            work = run.session.run(second, {}, timeout=seconds)
+            return second, await run.bounded(work, interrupt=getattr(run.session, "interrupt", None))
+        except (Stopped, dspy.CodeInterpreterError) as error:
+            run.events.emit(ev.Note(message=f"a second look was given up: {error_text(error)}"))
+            return None
+
+    async def _aided(self, aid: Callable[..., Any], *given: Any) -> Any:
+        """What an aid of `Guide` says. One that fails says nothing: it is no reason to end a run."""
+        try:
+            return await threads.run(aid, *given) if self.guide.slow else aid(*given)
+        except Exception as error:
+            self.run.events.emit(ev.Note(message=f"the aid {aid.__name__} failed: {error_text(error)}"))
+            return None
 
     async def _validated(self, submission: Submission) -> tuple[dict[str, Any] | None, str | None]:
         """The outputs of a submission, or why it is refused. An answer that came in time is not lost to the clock."""
@@ -257,12 +286,13 @@ class Loop:
         except TimeoutError:
             return None, f"{REFUSED}checking the values took longer than there was time"
 
-    def _executed(
+    async def _executed(
         self,
         code: str,
         result: CellResult,
         outputs: dict[str, Any] | None = None,
         refusal: str | None = None,
+        again: tuple[str, CellResult] | None = None,
     ) -> None:
         """Record what a cell did and end the turn with it."""
         run = self.run
@@ -285,7 +315,7 @@ class Loop:
         )
         output = output or "(no output: print what you want to see)"
         if outputs is None:
-            output = self.guide.remarks(code, result, output)
+            output = await self._aided(self.guide.remarks, code, result, output, again) or output
         self._end_turn(output, error=error is not None)
 
     def _end_turn(self, output: str, *, error: bool) -> None:
@@ -321,7 +351,9 @@ class Loop:
         if left == 1:
             parts.append("this is the last turn: SUBMIT now")
         status = f"[{'; '.join(parts)}]"
-        return f"{status}\n{self._facts.reminder(failed, output)}" if self.guidance.repeat_task else status
+        if not self.guidance.repeat_task:
+            return status
+        return f"{status}\n{self._facts.reminder(failed, output, not self.guide.found_nothing)}"
 
     def _tell(self) -> None:
         """Put the contract and the demonstration into the conversation."""
@@ -349,7 +381,7 @@ class Loop:
             task="" if self.task and inputs_.default_instructions(run.signature) else run.signature.instructions,
             question=self.task,
             variables=tuple(
-                inputs_.looked_at(variable, run.inputs[variable.name], self.task) if look else variable
+                inputs_.looked_at(variable, run.inputs[variable.name], self.asked) if look else variable
                 for variable in self.variables
             ),
             functions=self.functions.infos(),

@@ -17,8 +17,11 @@ WIDTH = 240
 SEARCHED = 16_000_000
 """Characters of a text in which words are looked for; a longer one would take 10 ms a word."""
 
-COUNTED = 50_000
+COUNTED = 200_000
 """Places of a word that are looked at."""
+
+LONGEST = 20_000
+"""Characters before and behind a word in which the ends of its line are looked for."""
 
 Span = tuple[int, int]
 
@@ -30,16 +33,21 @@ def occurrences(text: str, word: str) -> Iterator[int]:
     at = text.find(word)
     while at >= 0:
         yield at
-        end = text.find("\n", at + len(word), at + len(word) + 4 * WIDTH)
+        end = text.find("\n", at + len(word), at + len(word) + LONGEST)
         at = text.find(word, max(end, at + len(word)))
 
 
-def around(text: str, place: int) -> Span:
-    """Start and end of the line round ``place``, neither further away than a line's shown width."""
-    near = max(0, place - 4 * WIDTH)
+def around(text: str, place: int, reach: int = 4 * WIDTH) -> Span:
+    """Start and end of the line round ``place``, looked for as far as ``reach``; near it where they are further."""
+    near = max(0, place - reach)
     start = text.rfind("\n", near, place) + 1 or (near and place - WIDTH // 2)
-    end = text.find("\n", place, place + 4 * WIDTH)
+    end = text.find("\n", place, place + reach)
     return start, end if end >= 0 else min(len(text), place + WIDTH)
+
+
+def line(text: str, place: int) -> Span:
+    """Start and end of the whole line round ``place``, of one that is longer than two times `LONGEST` a part."""
+    return around(text, place, LONGEST)
 
 
 def sentence(text: str, place: int) -> Span:
@@ -52,18 +60,18 @@ def sentence(text: str, place: int) -> Span:
 
 def bounds(form: Form) -> Callable[[str, int], Span]:
     """What a passage is: the sentence of prose, the line of anything else."""
-    return sentence if form == "prose" else around
+    return sentence if form == "prose" else line
 
 
 def cut(text: str, span: Span, words: Sequence[str] = ()) -> str:
     """A passage as it is shown; of a long one the part round the first of ``words`` in it."""
-    line = text[slice(*span)].rstrip()
-    if len(line) <= WIDTH:
-        return line
-    lower = line.lower()
+    passage = text[slice(*span)].rstrip()
+    if len(passage) <= WIDTH:
+        return passage
+    lower = passage.lower()
     at = min((found for word in words if (found := lower.find(word.lower())) >= 0), default=0)
     begin = max(0, at - WIDTH // 2)
-    return ("… " if begin else "") + line[begin : begin + WIDTH]
+    return ("… " if begin else "") + passage[begin : begin + WIDTH]
 
 
 def having(text: str, terms: Collection[str], form: Form) -> list[Span]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rlm_dspy.passages import around, occurrences
+from rlm_dspy.passages import line, occurrences
 from rlm_dspy.signatures.contract import Form
 from rlm_dspy.tables import table
 
@@ -71,11 +71,11 @@ def find(text: str, word: str, form: Form) -> Place | None:
     """Where ``word`` stands in nearly every line of ``text`` that has it, or None."""
     if form == "prose":
         return None
-    lines = [text[slice(*around(text, at))] for at in itertools.islice(occurrences(text, word), SAMPLED)]
+    lines = [text[slice(*line(text, at))] for at in itertools.islice(occurrences(text, word), SAMPLED)]
     if form == "json":
-        return _field([_first_value(_values(_loaded(line)), word) for line in lines], "field")
+        return _field([_first_value(_values(_loaded(each)), word) for each in lines], "field")
     if form == "csv" and (read := table(text)) is not None:
-        rows = (zip(read.columns, read.fields(line), strict=False) for line in lines)
+        rows = (zip(read.columns, read.fields(each), strict=False) for each in lines)
         return _field([_first_value((((name,), value) for name, value in row), word) for row in rows], "column")
     return _token(lines, word)
 
@@ -117,8 +117,8 @@ def _values(row: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
 def _token(lines: list[str], word: str) -> Place | None:
     """The token with the word, or the number of it, where that is nearly always the same; else what stands before."""
     tokens, heads, numbers = [], [], []
-    for line in lines:
-        number, token = next(((n, token) for n, token in enumerate(line.split()) if word in token), (-1, ""))
+    for each in lines:
+        number, token = next(((n, token) for n, token in enumerate(each.split()) if word in token), (-1, ""))
         tokens.append(token.strip(_EDGES) if len(token) <= _SHOWN else "")
         before = token[: token.find(word)].lstrip(_EDGES)
         heads.append(before if len(before) <= _SHOWN else "")

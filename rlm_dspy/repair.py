@@ -1,41 +1,35 @@
 """Code whose conditions rule everything out, or are not the task's, with the conditions mended.
 
-A small model that is told why its code found nothing often sends the same code again; shown the code that it meant, it
-runs it. What is mended is only what the data decide: a value is asked for in the field where it stands and as it is
-spelled there; a text that stands nowhere, and a condition that the task does not name, is left out.
+A small model that is told why its code found nothing often sends the same code again. What is mended is only what the
+data decide: a value is asked for in the field where it stands and as it is spelled there; a text that stands nowhere,
+and a condition that the task does not name, is left out. A true "none" is mended too, which nothing in the data tells
+apart: what is mended never takes the place of what was found, it stands beside it.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 
 from rlm_dspy.first_look import field_names, form
 from rlm_dspy.passages import SEARCHED, having
 from rlm_dspy.places import Place, find
 from rlm_dspy.signatures.contract import Form
+from rlm_dspy.signatures.dialect import parse
 from rlm_dspy.words import named, spelled
 
-_LONGEST = 10_000
+LONGEST = 10_000
+"""Characters of code that is looked through."""
+
+CONDITIONS = 8
+"""Conditions of one piece of code that are looked up in the data."""
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
-def tightened(code: str, text: str, task: str, words: Mapping[str, int]) -> str:
-    """``code`` that asks whether a line has a word, asking for it in the token in which it nearly always stands.
-
-    ``'502' in line`` finds numbers that have it in them; ``'status=502' in line`` does not. ``""`` without such a word.
-    """
-    if len(text) > SEARCHED or len(code) > _LONGEST:
-        return ""
-    try:
-        tightening = _Mending(text, task, words, tighten=True)
-        tree = tightening.visit(ast.parse(code))
-        return ast.unparse(ast.fix_missing_locations(tree)) if tightening.tight else ""
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
-
-
-def repaired(code: str, text: str, task: str, words: Mapping[str, int]) -> str:
-    """``code`` with its conditions mended and without calls of ``SUBMIT``, ``""`` where there is nothing to mend.
+def mended(code: str, text: str, task: str, words: Mapping[str, int]) -> ast.Module | None:
+    """``code`` with the conditions of its comprehensions mended, None where there is nothing to mend.
 
     Args:
         code: What found nothing.
@@ -43,21 +37,46 @@ def repaired(code: str, text: str, task: str, words: Mapping[str, int]) -> str:
         task: What is asked.
         words: The telling words of ``task`` in ``text``.
     """
-    if len(text) > SEARCHED or len(code) > _LONGEST:
-        return ""
+    mending = _mend(code, text, task, words)
+    if mending is not None and not mending.changed and (term := _conflict(mending.kept, text, mending.form)):
+        mending = _mend(code, text, task, words, leave_out=term)
+    if mending is None or not mending.changed or not mending.kept:
+        # Code that is left without any condition looks for nothing.
+        return None
+    return mending.tree
+
+
+def tightened(code: str, text: str, task: str, words: Mapping[str, int]) -> tuple[str, list[tuple[str, str]]]:
+    """``code`` that asks whether a line has a word, asking for it in the token in which it nearly always stands.
+
+    ``'502' in line`` finds numbers that have it in them; ``'status=502' in line`` does not.
+
+    Returns:
+        The code and the pairs of what was and is asked for; ``""`` and none without such a word.
+    """
+    tightening = _mend(code, text, task, words, tighten=True)
+    if tightening is None or not tightening.tight:
+        return "", []
+    return ast.unparse(tightening.tree), tightening.tight
+
+
+def _mend(
+    code: str, text: str, task: str, words: Mapping[str, int], leave_out: str = "", tighten: bool = False
+) -> _Mending | None:
+    tree = parse(code) if len(code) <= LONGEST and len(text) <= SEARCHED else None
+    if not isinstance(tree, ast.Module):
+        return None
+    mending = _Mending(text, task, words, leave_out, tighten, folds=any(map(_folds, ast.walk(tree))))
     try:
-        tree = ast.parse(code)
-        mending = _Mending(text, task, words)
-        mended = mending.visit(tree)
-        if mending.kept and mending.changed is False and (rules_out := _conflict(mending.kept, text, mending.form)):
-            mending = _Mending(text, task, words, leave_out=rules_out)
-            mended = mending.visit(ast.parse(code))
-        if not mending.changed or (mending.nowhere and not mending.kept):
-            # Code that is left without any condition looks for nothing.
-            return ""
-        return ast.unparse(ast.fix_missing_locations(mended))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
+        mending.tree = ast.fix_missing_locations(mending.visit(tree))
+    except RecursionError:
+        return None
+    return mending if mending.looked_up <= CONDITIONS else None
+
+
+def _folds(node: ast.AST) -> bool:
+    """Whether ``node`` is a sign that capitals do not count in the code."""
+    return isinstance(node, ast.Attribute) and node.attr in ("lower", "upper", "casefold", "IGNORECASE", "I")
 
 
 def _conflict(terms: list[str], text: str, kind: Form) -> str:
@@ -71,50 +90,40 @@ def _conflict(terms: list[str], text: str, kind: Form) -> str:
 
 
 class _Mending(ast.NodeTransformer):
-    """Mends the conditions of comprehensions and of ``if``; what is no condition on a text stays as it is."""
+    """Mends the conditions of comprehensions over lines or rows; what is no condition on a text stays as it is."""
 
     def __init__(
-        self, text: str, task: str, words: Mapping[str, int], leave_out: str = "", tighten: bool = False
+        self, text: str, task: str, words: Mapping[str, int], leave_out: str, tighten: bool, folds: bool
     ) -> None:
-        self._words = words
-        self._text, self._task, self._leave_out, self._tighten = text, task, leave_out, tighten
-        self.form = form(text)
+        self._text, self._task, self._words = text, task, words
+        self._leave_out, self._tighten, self._folds = leave_out, tighten, folds
         self._fields = frozenset(field_names(text))
+        self.form = form(text)
+        self.tree = ast.Module([], [])
         self.changed = False
         self.kept: list[str] = []
-        self.nowhere = False
         self.tight: list[tuple[str, str]] = []
-
-    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
-        """A call of ``SUBMIT`` goes: what is found is to be seen first."""
-        call = node.value
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "SUBMIT":
-            return ast.Pass()
-        self.generic_visit(node)
-        return node
+        self.looked_up = 0
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
         """Its conditions, those that are joined by ``and`` one by one."""
-        conditions = [leaf for test in node.ifs for leaf in _leaves(test)]
-        node.ifs = _joined([mended for leaf in conditions if (mended := self._mend(leaf)) is not None])
+        row = node.target.id if isinstance(node.target, ast.Name) else ""
+        leaves = [leaf for test in node.ifs for leaf in _leaves(test)]
+        conditions = [mended for leaf in leaves if (mended := self._mend(leaf, row)) is not None]
+        node.ifs = [ast.BoolOp(ast.And(), conditions)] if len(conditions) > 1 else conditions
         self.generic_visit(node)
         return node
 
-    def visit_If(self, node: ast.If) -> ast.If:
-        """Its test; one that nothing would be left of stays."""
-        mended = [each for leaf in _leaves(node.test) if (each := self._mend(leaf)) is not None]
-        if mended:
-            (node.test,) = _joined(mended)
-        self.generic_visit(node)
-        return node
-
-    def _mend(self, leaf: ast.expr) -> ast.expr | None:
+    def _mend(self, leaf: ast.expr, row: str) -> ast.expr | None:
         """A condition as it is meant, None if it is to be left out."""
         asked = _asked(leaf)
         if asked is None:
             return leaf
         value, subject, build = asked
-        if not value.strip() or value in self._fields:
+        if not value.strip() or value in self._fields or not row or _base(subject) != row:
+            return leaf
+        self.looked_up += 1
+        if self.looked_up > CONDITIONS:
             return leaf
         if self._tighten:
             return self._tightened(leaf, value, subject, build)
@@ -125,22 +134,27 @@ class _Mending(ast.NodeTransformer):
             return build(meant)
         if not right or right == self._leave_out or not named(right, self._task):
             self.changed = True
-            self.nowhere = self.nowhere or not right
             return None
         self.kept.append(right)
+        return self._placed(leaf, value, right, subject, build)
+
+    def _placed(
+        self, leaf: ast.expr, value: str, right: str, subject: ast.expr, build: Callable[[str], ast.expr]
+    ) -> ast.expr:
+        """The condition on the field in which the value stands, as it is spelled there."""
         path = _path(subject)
         place = find(self._text, right, self.form) if path else None
         if place is not None and place.path and not _agrees(path, place):
             self.changed = True
             return _condition(_at(subject, place), right, place)
-        if right != value and not _folds(subject):
+        if right != value and not self._folds:
             self.changed = True
             return build(right)
-        if place is not None and place.how == "number" and isinstance(leaf, ast.Compare):
+        number = place is not None and place.how == "number" and isinstance(leaf, ast.Compare)
+        if place is not None and number and _NUMBER.fullmatch(right):
             self.changed = True
             return _condition(subject, right, place)
         return leaf
-
 
     def _tightened(
         self, leaf: ast.expr, value: str, subject: ast.expr, build: Callable[[str], ast.expr]
@@ -168,10 +182,6 @@ class _Mending(ast.NodeTransformer):
         return ""
 
 
-def _joined(conditions: list[ast.expr]) -> list[ast.expr]:
-    return [ast.BoolOp(ast.And(), conditions)] if len(conditions) > 1 else conditions
-
-
 def _leaves(test: ast.expr) -> list[ast.expr]:
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return [leaf for value in test.values for leaf in _leaves(value)]
@@ -187,22 +197,10 @@ def _asked(leaf: ast.expr) -> tuple[str, ast.expr, Callable[[str], ast.expr]] | 
         if isinstance(right, ast.Constant) and isinstance(right.value, str) and isinstance(op, ast.Eq):
             return right.value, left, lambda value: ast.Compare(left, [op], [ast.Constant(value)])
     if isinstance(leaf, ast.Call) and isinstance(leaf.func, ast.Attribute) and leaf.func.attr == "startswith":
-        function, (given, *rest) = leaf.func, (*leaf.args, None)
-        if isinstance(given, ast.Constant) and isinstance(given.value, str) and rest:
-            return given.value, function.value, lambda value: ast.Call(function, [ast.Constant(value)], [])
+        function = leaf.func
+        if len(leaf.args) == 1 and isinstance(leaf.args[0], ast.Constant) and isinstance(leaf.args[0].value, str):
+            return leaf.args[0].value, function.value, lambda value: ast.Call(function, [ast.Constant(value)], [])
     return None
-
-
-def _path(subject: ast.expr) -> tuple[str | int, ...]:
-    """The keys that ``row['a']['b']``, ``row[3]`` or ``row.get('a')`` reads a field by; none for anything else."""
-    keys: list[str | int] = []
-    while not isinstance(subject, ast.Name):
-        read = _step(subject)
-        if read is None:
-            return ()
-        subject, key = read
-        keys[:0] = [] if key is None else [key]
-    return tuple(keys)
 
 
 _SAME = ("lower", "upper", "casefold", "strip")
@@ -220,10 +218,20 @@ def _step(subject: ast.expr) -> tuple[ast.expr, str | int | None] | None:
     return (row, key) if isinstance(key, (str, int)) else None
 
 
-def _folds(subject: ast.expr) -> bool:
-    """Whether capitals do not count in what ``subject`` reads."""
-    calls = (node for node in ast.walk(subject) if isinstance(node, ast.Attribute))
-    return any(call.attr in ("lower", "upper", "casefold") for call in calls)
+def _base(subject: ast.expr) -> str:
+    """The variable that ``subject`` reads, ``""`` if it is more than fields of one."""
+    while (read := _step(subject)) is not None:
+        subject, _ = read
+    return subject.id if isinstance(subject, ast.Name) else ""
+
+
+def _path(subject: ast.expr) -> tuple[str | int, ...]:
+    """The keys that ``row['a']['b']``, ``row[3]`` or ``row.get('a')`` reads a field by; none for a whole row."""
+    keys: list[str | int] = []
+    while (read := _step(subject)) is not None:
+        subject, key = read
+        keys[:0] = [] if key is None else [key]
+    return tuple(keys)
 
 
 def _agrees(path: tuple[str | int, ...], place: Place) -> bool:
@@ -241,9 +249,8 @@ def _at(subject: ast.expr, place: Place) -> ast.expr:
 
 def _condition(subject: ast.expr, value: str, place: Place) -> ast.expr:
     """That ``subject`` is ``value``, or has it in it, as is said by ``place``."""
-    if place.how == "number":
-        number = ast.parse(value, mode="eval").body
-        return ast.Compare(subject, [ast.Eq()], [number])
+    if place.how == "number" and _NUMBER.fullmatch(value):
+        return ast.Compare(subject, [ast.Eq()], [ast.Constant(float(value) if "." in value else int(value))])
     if place.how == "whole":
         return ast.Compare(subject, [ast.Eq()], [ast.Constant(value)])
-    return ast.Compare(ast.Constant(value), [ast.In()], [subject])
+    return ast.Compare(ast.Constant(value), [ast.In()], [ast.Call(ast.Name("str", ast.Load()), [subject], [])])

@@ -18,7 +18,9 @@ def spelled(word: str, text: str) -> str:
 
 
 def named(term: str, task: str) -> bool:
-    """Whether a word of ``term`` is one of ``task``, as far as both are as long as a stem."""
+    """Whether a word of ``term`` is one of ``task``, as far as both are as long as a stem; True where it has none."""
+    if not _words(task):
+        return True
     parts = [part.lower() for part in _PARTS.findall(term)]
     return not parts or any(part == word or _same_stem(part, word) for part in parts for word in _words(task))
 

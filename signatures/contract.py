@@ -40,6 +40,7 @@ class VariableInfo:
         look: Lines of a large text as they are, shown in place of ``preview``; ``""`` without a first look.
         form: How a large text is written.
         words: Words of the task that tell something in a large text, and how often they stand there.
+        searched: The text was searched for them; one that is too long is not.
     """
 
     name: str
@@ -51,6 +52,7 @@ class VariableInfo:
     look: str = ""
     form: Form = "records"
     words: tuple[tuple[str, int], ...] = ()
+    searched: bool = False
 
     def summary(self) -> str:
         """Type and size on one line."""
@@ -104,18 +106,19 @@ class Contract:
         """
         return self._short() if short else self._long()
 
-    def reminder(self, failed: bool = False, output: str = "?") -> str:
+    def reminder(self, failed: bool = False, output: str = "?", found: bool = True) -> str:
         """The task in short and what to do next, as they are repeated after an output.
 
         Args:
             failed: The code ended in an error.
             output: What is shown of it.
+            found: The code found something.
         """
         if REFUSED in output:
             advice = "Look at the data again with code, print what says the answer, and submit it then."
         elif failed:
             advice = "The code failed. Look at how the data is written and reply with corrected code."
-        elif is_nothing(output):
+        elif not found or is_nothing(output):
             advice = (
                 "Nothing was found, which may mean that the code looks for the wrong thing. Print some lines that come "
                 f"close and try again. {self._submit_line('Only if it is right, reply')}"

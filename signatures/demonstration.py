@@ -12,7 +12,7 @@ import re
 
 from rlm_dspy.signatures.contract import Contract, OutputInfo, VariableInfo
 from rlm_dspy.signatures.conversation import Message, assistant, user
-from rlm_dspy.signatures.examples import EXAMPLES, WORDS
+from rlm_dspy.signatures.examples import EXAMPLES
 from rlm_dspy.signatures.guidance import Guidance
 
 _COMPARES = re.compile(
@@ -40,7 +40,7 @@ def messages(contract: Contract, guidance: Guidance) -> list[Message]:
             output = OutputInfo(outputs[0].name, outputs[0].type)
     texts = [variable for variable in contract.variables if variable.type == "str" and not variable.whole]
     form = texts[0].form if texts else "records"
-    everything = texts and texts[0].look and WORDS not in texts[0].look
+    everything = texts and texts[0].searched and not texts[0].words
     example = EXAMPLES.get((form, f"{kind} all" if everything else kind)) or EXAMPLES[form, kind]
     data = texts[0].name if texts and texts[0].name not in _OWN_NAMES else "text"
     look = example.look

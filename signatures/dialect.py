@@ -40,7 +40,7 @@ _SECTION = re.compile(r"^[ \t]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
 # What may hold quotes or backticks within one line of Python: a comment, a string, the opening of a longer string.
 _LEXEME = re.compile(r"""#.*|('{3}|"{3})|'(?:[^'\\]|\\.)*+(?:'|\\?$)|"(?:[^"\\]|\\.)*+(?:"|\\?$)""")
 _STRING_END = {quotes: re.compile(rf"(?:[^\\]|\\.)*?{quotes}") for quotes in ("'''", '"""')}
-_META = re.compile(r"\[[^\]]*\]|\\[a-zA-Z]|[\\^$.|?*+(){}]")
+_META = re.compile(r"\[[^\[\]]{0,200}\]|\\[a-zA-Z]|[\\^$.|?*+(){}\[]")
 _TWICE = 300_000
 """Characters of a reply that may be read a second time to settle where blocks end: bounds the time of hostile ones."""
 
@@ -59,7 +59,7 @@ class Reply:
 
 def compiles(code: str) -> bool:
     """True if ``code`` is Python that the worker could compile, top-level ``await`` included."""
-    return _parse(code) is not None
+    return parse(code) is not None
 
 
 def find_code(text: str) -> Reply:
@@ -315,7 +315,8 @@ def _trimmed(code: str) -> str:
     return code if bare.endswith("\\") else bare
 
 
-def _parse(code: str) -> ast.AST | None:
+def parse(code: str) -> ast.AST | None:
+    """The tree of ``code``, top-level ``await`` allowed, or None if it is no Python."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
     for _ in range(_ATTEMPTS):
         try:
@@ -330,7 +331,7 @@ def _parse(code: str) -> ast.AST | None:
 
 def string_constants(code: str) -> list[str]:
     """The texts that stand in ``code`` as they are, in order; not docstrings, nor what is only printed or submitted."""
-    tree = _parse(code) or ast.Module([], [])
+    tree = parse(code) or ast.Module([], [])
     skipped: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr):
@@ -349,7 +350,7 @@ def string_constants(code: str) -> list[str]:
 def compared(code: str) -> list[str]:
     """The texts that ``code`` compares something with (``in``, ``==``, ``startswith``), in order: its conditions."""
     found: list[ast.Constant] = []
-    for node in ast.walk(_parse(code) or ast.Module([], [])):
+    for node in ast.walk(parse(code) or ast.Module([], [])):
         sides: list[ast.expr] = []
         if isinstance(node, ast.Compare) and all(isinstance(op, (ast.In, ast.Eq)) for op in node.ops):
             sides = [node.left, *node.comparators]
@@ -371,7 +372,7 @@ def has_meta(text: str) -> bool:
 
 def only_constants(code: str) -> bool:
     """True if ``code`` is nothing but calls on constants, such as ``SUBMIT(answer=0)``: it computes nothing."""
-    tree = _parse(code)
+    tree = parse(code)
     if not isinstance(tree, ast.Module):
         return False
     calls = [line.value for line in tree.body if isinstance(line, ast.Expr) and isinstance(line.value, ast.Call)]
@@ -384,9 +385,14 @@ def only_constants(code: str) -> bool:
 
 
 def typed_numbers(code: str) -> set[float]:
-    """The numbers that calls of ``SUBMIT`` in ``code`` were given, as far as they were given nothing but constants."""
+    """The numbers that ``SUBMIT`` in ``code`` was given, as far as it was given nothing but constants.
+
+    Under a condition they are as good as computed.
+    """
     numbers: set[float] = set()
-    for node in ast.walk(_parse(code) or ast.Module([], [])):
+    tree = parse(code)
+    statements = tree.body if isinstance(tree, ast.Module) else []
+    for node in (statement.value for statement in statements if isinstance(statement, ast.Expr)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "SUBMIT":
             values = [*node.args, *(keyword.value for keyword in node.keywords)]
             typed = [value.value for value in values if isinstance(value, ast.Constant)]
@@ -403,15 +409,26 @@ def types_in(code: str, name: str) -> bool:
     """True if ``code`` sets the variable ``name`` to a text that it spells out, also where it breaks off in it."""
     if re.search(rf"^{re.escape(name)}[ \t]*(:[^=\n]*)?=[ \t]*\(?\s*[rRfFuU]?[\"']", code, re.MULTILINE) is None:
         return False
-    tree = _parse(code)
+    tree = parse(code)
     if not isinstance(tree, ast.Module):
-        return True
+        return _breaks_off(code, name)
     for line in tree.body:
         if isinstance(line, (ast.Assign, ast.AnnAssign)):
             targets = line.targets if isinstance(line, ast.Assign) else [line.target]
             if _is_text(line.value) and any(isinstance(t, ast.Name) and t.id == name for t in targets):
                 return True
     return False
+
+
+def _breaks_off(code: str, name: str) -> bool:
+    """Whether the text that ``name`` is set to has no end, or nothing behind it: other broken code is just broken."""
+    opening = re.search(rf"^{re.escape(name)}[^=\n]*=[ \t]*\(?\s*[rRfFuU]?('{{3}}|\"{{3}}|'|\")", code, re.MULTILINE)
+    if opening is None:
+        return True
+    quotes = opening[1]
+    rest = code[opening.end() :] if len(quotes) == 3 else code[opening.end() :].partition("\n")[0]
+    _, found, behind = rest.partition(quotes)
+    return not found or not behind.partition("\n")[0].strip()
 
 
 def _is_text(value: ast.expr | None) -> bool:
@@ -435,7 +452,7 @@ _ACTS = (
 
 def _is_code(text: str) -> bool:
     """True if ``text`` is Python that does something: prose that happens to parse (``Answer: 42``) is not."""
-    tree = _parse(_unlabelled(text))
+    tree = parse(_unlabelled(text))
     if tree is None:
         return False
     nodes = ast.walk(tree)

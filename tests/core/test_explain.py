@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlm_dspy.explain import nothing
+from rlm_dspy.explain import nothing, start
 from rlm_dspy.first_look import form
 from rlm_dspy.passages import WIDTH
 from tests.core.test_first_look import hostile, texts
@@ -81,3 +82,26 @@ def test_the_field_of_a_word_is_named() -> None:
     assert "'cart' 60 times, in the field 'svc'" in explained.text
     assert "'502' 90 times, as a number in the field 'code'" in explained.text
     assert "With 'cart', '502': 60 lines" in explained.text
+
+
+@settings(deadline=None)
+@given(texts, st.text(max_size=60), hostile)
+def test_the_code_to_begin_with_is_python(text: str, name: str, odd: str) -> None:
+    for words in ({}, {name or "x": 3}, {"Pat O'Brien": 2}, {odd or "y": 2, "\\'\n\"": 1}):
+        compile(start("context", text, words), "<start>", "exec")
+
+
+def test_a_name_with_an_apostrophe_is_found_by_it() -> None:
+    text = STORY.replace("Ada Quill", "Pat O'Brien")
+    names: dict[str, Any] = {"context": text}
+    exec(start("context", text, {"Pat O'Brien": 8}), names)
+    assert len(names["hits"]) == 8
+
+
+def test_all_of_long_lines_and_of_many_is_counted() -> None:
+    wide = "\n".join(json.dumps({"a": "Push", "x": "y" * 3_000, "user": f"user-{n % 2}"}) for n in range(200))
+    explained = nothing("[l for l in c if 'Push' in l and 'user-1' in l]", "c", wide)
+    assert explained is not None and explained.missed == "" and "With 'Push', 'user-1': 100 lines" in explained.text
+    many = "host-1 ok\nhost-2 ok\n" * 150_000
+    explained = nothing("[l for l in c if 'host-1' in l and 'ok' in l]", "c", many)
+    assert explained is not None and "With 'host-1', 'ok': 150,000 lines" in explained.text

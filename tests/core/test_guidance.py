@@ -494,3 +494,39 @@ def test_a_value_with_an_odd_text_does_not_end_the_run(sandbox: Environment) -> 
     assert prediction.n == 10**5000
     prediction = ask(acting(code("print(1)"), code("print(2); SUBMIT(1e999)")), sandbox, "context, query -> n: float")
     assert prediction.n == float("inf")
+
+
+def test_steps_that_print_nothing_or_look_at_numbers_again_go_on(sandbox: Environment) -> None:
+    step = code("pos = globals().get('pos', 0) + 1")
+    root = acting(step, step, step, step, code("print(pos)\nSUBMIT(str(pos))"))
+    prediction = ask(root, sandbox)
+    assert (prediction.answer, prediction.outcome) == ("4", "submitted")
+    looks = [code(f"print(context.count({word!r}))") for word in ("dawn", "noon", "dawn", "boat3", "noon", "boat4")]
+    prediction = ask(acting(*looks, code("SUBMIT(str(len(context)))")), sandbox)
+    assert prediction.outcome == "submitted"
+
+
+def test_words_that_the_first_code_left_out_are_nothing_against_the_second(sandbox: Environment) -> None:
+    first = "print([l for l in context.splitlines() if 'Zanzibar' in l][:2])"
+    second = "n = sum('Zanzibar' in l and 'dawn' in l for l in context.splitlines())\nprint(n)"
+    root = acting(code(first), code(second), code("SUBMIT(n)"))
+    prediction = ask(root, sandbox, "context, query -> n: int")
+    assert "'dawn'" in observation(root) and len(prediction.trajectory) == 3 and prediction.n == 14
+
+
+def test_an_answer_under_a_condition_is_computed(sandbox: Environment) -> None:
+    root = acting(code("n = context.count('dawn')\nprint(n)\nif n > 3:\n    SUBMIT(1)\nelse:\n    SUBMIT(0)"))
+    assert len(ask(root, sandbox, "context, query -> a: int").trajectory) == 1
+
+
+def test_a_syntax_error_is_told_as_one(sandbox: Environment) -> None:
+    broken = 'context = "\\n".join(context.splitlines())\nprint(context[:10)'
+    root = acting(code(broken), code("SUBMIT(str(len(context)))"))
+    prediction = ask(root, sandbox)
+    assert "SyntaxError" in prediction.trajectory[0].output
+
+
+def test_no_answer_is_held_back_when_time_is_short(sandbox: Environment) -> None:
+    root = acting(code("import time\ntime.sleep(2)\nprint(7)"), code("SUBMIT(0)"))
+    prediction = ask(root, sandbox, "context, query -> a: int", max_seconds=4)
+    assert prediction.outcome == "submitted" and prediction.a == 0

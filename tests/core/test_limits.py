@@ -525,7 +525,7 @@ def test_a_large_input_is_looked_through_while_the_session_opens(monkeypatch: py
             opening.set()
             return super().open()
 
-    def look(text: str, task: str = "") -> str:
+    def look(text: str, task: str = "", words: Any = None) -> str:
         assert opening.wait(20), "the session is opened only after the look"
         return "what the look found"
 

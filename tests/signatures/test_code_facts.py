@@ -37,7 +37,7 @@ def test_the_texts_that_code_looks_for(source: str, texts: list[str]) -> None:
         ("SUBMIT(True)", set()),
         ("SUBMIT('3')", set()),
         ("x = 3\nSUBMIT(x)", set()),
-        ("if x:\n    SUBMIT(1)\nelse:\n    SUBMIT(2)", {1.0, 2.0}),
+        ("if x:\n    SUBMIT(1)\nelse:\n    SUBMIT(2)", set()),
         ("SUBMIT(0x" + "f" * 6_000 + ")", set()),
         ("SUBMIT(", set()),
     ],
