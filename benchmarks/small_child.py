@@ -35,7 +35,8 @@ def main() -> None:
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     import dspy
 
-    from rlm_dspy import tasks
+    from rlm_dspy import subscribe, tasks
+    from rlm_dspy.events import Aided
 
     example = question(request["seed"], request["number"])
     lm = dspy.LM(
@@ -50,8 +51,14 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     program = build(example.signature, request)
     error = None
     prediction: Any = {}
+    aids: set[str] = set()
+
+    def see(event: Any, run: Any) -> None:
+        if isinstance(event, Aided):
+            aids.add(event.aid)
+
     try:
-        with dspy.context(lm=lm):
+        with subscribe(see), dspy.context(lm=lm):
             prediction = program(context=example.context, query=example.query)
     except Exception as raised:
         error = f"{type(raised).__name__}: {raised}"[:2_000]
@@ -62,6 +69,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         "score": tasks.score(example, prediction) if answer is not None else 0.0,
         "outcome": _outcome(prediction),
         "error": error,
+        "aids": sorted(aids),
         "turns": len(prediction.get("trajectory") or []),
         "calls": [{"messages": call["messages"], "outputs": call["outputs"]} for call in lm.history[-1:]],
         "replies": [call["outputs"] for call in lm.history],

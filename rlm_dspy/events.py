@@ -135,6 +135,19 @@ class Executed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Aided(Event):
+    """An aid of `rlm_dspy.Guidance` did something in this turn: ``aid`` is its name.
+
+    Of the aids that wait for a reason; those that shape every prompt (contract, dialect, demonstration, first look,
+    repeated task) act in every run that they are on in.
+    """
+
+    kind: ClassVar[str] = "aided"
+    turn: int
+    aid: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TurnEnded(Event):
     """``observation`` is exactly what the root is shown of the turn, truncated, without the status line."""
 

@@ -59,6 +59,7 @@ class Guide:
 
     Attributes:
         stuck: The root repeated itself after it had been told.
+        acted: Names of the aids that did something since this was last emptied.
         slow: The aids have a large text to go through: not on the event loop.
         words: Input to the words of the task that tell something in it, as far as they are known.
         doubted: Valid answers that were refused, in order.
@@ -73,6 +74,7 @@ class Guide:
         self._task = inputs.asked(run.signature, run.inputs)
         self.slow = len(self._text) > _LARGE
         self.words: dict[str, dict[str, int]] = {}
+        self.acted: list[str] = []
         self.stuck = False
         self.doubted: list[dict[str, Any]] = []
         self._values: list[tuple[str, Any]] = []
@@ -95,6 +97,7 @@ class Guide:
             return None
         for name, value in self._run.inputs.items():
             if isinstance(value, str) and len(value) > SHORT and types_in(code, name):
+                self.acted.append("keep_inputs")
                 return (
                     f"The code was not run, because it types `{name}` in again. `{name}` is set already, whole "
                     f"and as it is: write code that reads it.{self._look()}"
@@ -123,6 +126,7 @@ class Guide:
         if not doubt:
             return None
         self.doubted.append(outputs)
+        self.acted.append("check_answers")
         self._ran = False
         return f"{doubt}{self._start(code)}"
 
@@ -157,9 +161,11 @@ class Guide:
             self._conditions = ""
             # Words that were not used are often none of the conditions: they alone are no reason to refuse.
             if found.doubts and (found.made_up or found.loose):
+                self.acted.append("name_words")
                 return "\n".join(["look at this first.", *found.remarks])
         different, self._conditions = self._conditions, ""
         if different and all(type(value) in (int, float, list) for value in outputs.values()):
+            self.acted.append("name_words")
             return f"the code that led to this answer {different}."
         why, empty = self._unsupported, all(map(submit.is_empty, outputs.values()))
         if why == "mended" and (empty or only_constants(code)):
@@ -224,11 +230,14 @@ class Guide:
         found = _shown(again[1]) if again is not None else ""
         if again is not None and found:
             self._unsupported = "mended"
+            self.acted.append("mend_conditions")
             output = f"{output}\n{MENDED}\n```python\n{again[0]}\n```\nIts output:\n{found}"
         elif nothing and self._aids.explain_empty:
             output = self._explained(code, result, output)
         elif self._aids.name_words and result.error is None and not self._compared and self._large:
-            output = "\n".join([output, *self._differences(code).remarks]) if self._name in code else output
+            remarks = self._differences(code).remarks if self._name in code else []
+            self.acted += ["name_words"] * bool(remarks)
+            output = "\n".join([output, *remarks])
         self._code += f"\n{code}"
         self._seen_zero = self._seen_zero or _ZERO.search(bare) is not None
         self._numbers |= _numbers(bare[:_KEPT])
@@ -245,6 +254,7 @@ class Guide:
         explained = explain.nothing(code, self._name, self._text, self._task)
         if explained is None:
             return output
+        self.acted.append("explain_empty")
         output = f"{output}\n{explained.text}"
         if explained.missed and result.error is None:
             self._unsupported = explained.missed
@@ -291,6 +301,7 @@ class Guide:
         in_a_row = self._repeated == self._turns - 1 and self._repeated > 0
         self.stuck = self._seen[key] or in_a_row
         self._seen[key], self._repeated = True, self._turns
+        self.acted.append("break_repeats")
         return f"{output}\n{REPEATED}"
 
 

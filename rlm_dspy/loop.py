@@ -31,6 +31,7 @@ from rlm_dspy.run import Run, Stopped
 from rlm_dspy.signatures import Contract, ConversationAdapter, Exchange, demonstration
 from rlm_dspy.signatures.contract import REFUSED, VariableInfo
 from rlm_dspy.signatures.conversation import conversing, cut
+from rlm_dspy.signatures.dialect import labelled_code
 
 VALIDATION_SECONDS = 10.0
 SECOND_LOOK = 10.0
@@ -193,7 +194,9 @@ class Loop:
                 run.events.emit(
                     ev.Acted(turn=run.turn, reply=reply, reasoning=reply, error=problem, seconds=_since(started))
                 )
-                self._end_turn(self.guide.noted(reply, problem), error=True)
+                observation = self.guide.noted(reply, problem)
+                self._tell_aids()
+                self._end_turn(observation, error=True)
                 return None
         reasoning, code = str(prediction.reasoning or ""), str(prediction.code or "")
         if conversation.reply is None:
@@ -205,12 +208,15 @@ class Loop:
                 turn=run.turn, reply=conversation.reply, reasoning=reasoning, code=code, seconds=_since(started)
             )
         )
+        if self.guidance.salvage and labelled_code(conversation.reply).code != code:
+            run.events.emit(ev.Aided(turn=run.turn, aid="salvage"))
         return code
 
     async def _execute(self, code: str) -> dict[str, Any] | None:
         """Run the turn's code; the validated outputs if it submitted them."""
         run = self.run
         if (refused := self.guide.refuse_code(code)) is not None:
+            self._tell_aids()
             await self._executed(code, CellResult(error=CellError("RefusedError", refused, refused)))
             return None
         if "dspy" in code:
@@ -271,6 +277,14 @@ class Loop:
         except Exception as error:
             self.run.events.emit(ev.Note(message=f"the aid {aid.__name__} failed: {error_text(error)}"))
             return None
+        finally:
+            self._tell_aids()
+
+    def _tell_aids(self) -> None:
+        """Report what the aids did. Here, because subscribers are called on the run's own thread."""
+        acted, self.guide.acted = self.guide.acted, []
+        for aid in dict.fromkeys(acted):
+            self.run.events.emit(ev.Aided(turn=self.run.turn, aid=aid))
 
     async def _validated(self, submission: Submission) -> tuple[dict[str, Any] | None, str | None]:
         """The outputs of a submission, or why it is refused. An answer that came in time is not lost to the clock."""

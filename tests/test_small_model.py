@@ -57,6 +57,21 @@ def test_the_table_counts_right_answers_and_pairs_the_differences(tmp_path: Path
     assert "| question 11 | compare | 250,000 | wrong, submitted, 21 s | right, extracted, 21 s |" in text
 
 
+def test_an_aid_that_did_nothing_in_a_question_is_not_run_without(tmp_path: Path) -> None:
+    folder = tmp_path / "scripted"
+    path = folder / "ours" / f"{small_model.SEED}-00.json"
+    path.parent.mkdir(parents=True)
+    about = {"kind": "count", "score": 1.0, "outcome": "submitted", "seconds": 9.0, "query": "q", "tokens": 1}
+    path.write_text(json.dumps({**about, "aids": ["name_words"]}))
+    for off in small_model.WAITING:
+        unmoved = small_model._unmoved(folder / f"ours-without-{off}" / path.name, (off,))
+        assert (unmoved is None) == (off == "name_words")
+        assert unmoved is None or (unmoved["same_as"], unmoved["score"]) == ("ours", 1.0)
+    assert small_model._unmoved(folder / "ours-without-first_look" / path.name, ("first_look",)) is None
+    path.write_text(json.dumps({**about, "aids": [], "outcome": "extracted (repeats)"}))
+    assert small_model._unmoved(folder / "x" / path.name, ("salvage",)) is None
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("engine", ["ours", "dspy.RLM"])
 def test_a_question_is_run_for_real_and_its_transcript_kept(

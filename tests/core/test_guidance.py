@@ -15,6 +15,7 @@ import pytest
 
 from rlm_dspy import RLM, ConfigurationError, Guidance, subscribe
 from rlm_dspy.environments.base import CellResult, Environment, Submission
+from rlm_dspy.events import Aided
 from rlm_dspy.guide import Guide
 from rlm_dspy.ledger import Limits
 from rlm_dspy.run import Run
@@ -530,3 +531,27 @@ def test_no_answer_is_held_back_when_time_is_short(sandbox: Environment) -> None
     root = acting(code("import time\ntime.sleep(2)\nprint(7)"), code("SUBMIT(0)"))
     prediction = ask(root, sandbox, "context, query -> a: int", max_seconds=4)
     assert prediction.outcome == "submitted" and prediction.a == 0
+
+
+@pytest.mark.parametrize(
+    ("aid", "replies"),
+    [
+        ("break_repeats", [code("print(len(context))"), code("print(len(context))"), code("SUBMIT('x y')")]),
+        ("check_answers", [code("print(len(context))"), code("SUBMIT('')"), code("SUBMIT('x y')")]),
+        ("keep_inputs", [code('context = "day 0 boat0"\nprint(1)'), code("SUBMIT('x y')")]),
+        ("explain_empty", [code("print(context.count('zebra'))"), code("SUBMIT('x y')")]),
+        ("mend_conditions", [code("print(len([l for l in context.splitlines() if 'zanzibar' in l]))")]),
+        ("name_words", [code("print(context.count('Zanzibar'))"), code("SUBMIT('x y')")]),
+        ("salvage", ["I look.\n```\nprint(len(context))", code("SUBMIT('x y')")]),
+    ],
+)
+def test_an_aid_that_did_something_is_in_the_events(sandbox: Environment, aid: str, replies: list[str]) -> None:
+    acted: list[Aided] = []
+    with subscribe(lambda event, run: acted.append(event) if isinstance(event, Aided) else None):
+        ask(acting(*replies, code("SUBMIT('x y')")), sandbox, guidance={**Guidance.of(False).to_dict(), aid: True})
+    assert {event.aid for event in acted} == {aid} and all(event.turn >= 1 for event in acted)
+    assert acted[0].to_dict()["kind"] == "aided"
+    acted.clear()
+    with subscribe(lambda event, run: acted.append(event) if isinstance(event, Aided) else None):
+        ask(acting(*replies, code("SUBMIT('x y')")), sandbox, guidance=False)
+    assert acted == []
