@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlm_dspy import conditions, explain, first_look, inputs, repair, second_look, submit
@@ -51,6 +52,15 @@ _KEPT = 10_000
 _ZERO = re.compile(r"(?<![\w.])0(?:\.0+)?(?!\w|\.\d)")
 
 
+@dataclass(frozen=True)
+class SecondLook:
+    """Mended code that found something, the names of its variables, and what it shows."""
+
+    code: str
+    names: tuple[str, ...]
+    found: str
+
+
 class Guide:
     """The aids of one run.
 
@@ -59,6 +69,7 @@ class Guide:
 
     Attributes:
         stuck: The root repeated itself after it had been told.
+        circling: It has just repeated itself.
         acted: Names of the aids that did something since this was last emptied.
         slow: The aids have a large text to go through: not on the event loop.
         words: Input to the words of the task that tell something in it, as far as they are known.
@@ -84,6 +95,7 @@ class Guide:
         self._unsupported: str | None = "unseen" if self._large else None
         self._seen_zero = False
         self._numbers: set[float] = set()
+        self.circling = False
         self._ran = False
         self._compared = False
         self._code = ""
@@ -118,6 +130,7 @@ class Guide:
             seen = self._seen_zero and all(map(submit.is_empty, outputs.values()))
             again = self._unsupported and not self._ran and not seen and only_constants(code[:_READ])
             doubt = AGAIN if again else ""
+            self.circling = bool(again)
         elif found := submit.doubt(submission, outputs, run.signature, self._seen_zero, self._meant):
             name, doubt = found
             self._values.append((name, outputs[name]))
@@ -187,39 +200,41 @@ class Guide:
             return CONTRADICTED
         return None
 
-    def second_look(self, code: str, result: CellResult) -> str:
-        """Code that looks again with mended conditions, beside what ``code`` made; ``""`` where there is none to run.
+    def second_looks(self, code: str, result: CellResult) -> list[tuple[str, tuple[str, ...]]]:
+        """Code that looks again with mended conditions, beside what ``code`` made, and its new names; the best first.
 
         It only computes, calls nothing of the host, and leaves every variable as it is (`rlm_dspy.second_look`).
         """
-        self._new_names = ()
         if not self._aids.mend_conditions or not self._large or self._name not in code:
-            return ""
+            return []
         if not _found_nothing(result) or result.host_seconds or result.seconds > _QUICK or self._last():
-            return ""
+            return []
         first = parse(code) if len(code) <= repair.LONGEST else None
-        second = repair.mended(code, self._text, self._task, self._telling())
-        if not isinstance(first, ast.Module) or second is None or (made := second_look.beside(first, second)) is None:
-            return ""
-        if made[0] in self._tried:
-            return ""
-        self._tried.add(made[0])
-        self._new_names = made[1]
-        return made[0]
+        looks = []
+        for plain in (True, False):
+            second = repair.mended(code, self._text, self._task, self._telling(), plain)
+            made = second_look.beside(first, second) if isinstance(first, ast.Module) and second else None
+            if made is not None and made[0] not in self._tried:
+                self._tried.add(made[0])
+                looks.append(made)
+        return looks
 
-    def remarks(self, code: str, result: CellResult, output: str, again: tuple[str, CellResult] | None = None) -> str:
+    def remarks(self, code: str, result: CellResult, output: str, again: SecondLook | None = None) -> str:
         """``output`` of a cell that has not ended the run, with what is to be said of it.
 
         Args:
             code: What was run.
             result: What came of it.
             output: What is shown of that.
-            again: The code of a second look and what came of it.
+            again: A second look that found something.
         """
         bare = output
         if result.submission is not None and result.error is None and self._name not in code:
             # An answer that was refused leaves everything as it was.
-            return self.noted(code, output)
+            circling = self.circling
+            output = self.noted(code, output)
+            self.circling = self.circling or circling
+            return output
         if result.error is not None and self._unsupported == "unseen" and self._name not in code:
             return self.noted(code, f"{output}{self._look()}", output)
         self._ran = True
@@ -227,11 +242,10 @@ class Guide:
         self._conditions = "" if self._name in code else self._conditions
         nothing = _found_nothing(result)
         self._unsupported = "failed" if result.error is not None else "nothing" if nothing else None
-        found = _shown(again[1]) if again is not None else ""
-        if again is not None and found:
-            self._unsupported = "mended"
+        if again is not None:
+            self._unsupported, self._new_names = "mended", again.names
             self.acted.append("mend_conditions")
-            output = f"{output}\n{MENDED}\n```python\n{again[0]}\n```\nIts output:\n{found}"
+            output = f"{output}\n{MENDED}\n```python\n{again.code}\n```\nIts output:\n{again.found}"
         elif nothing and self._aids.explain_empty:
             output = self._explained(code, result, output)
         elif self._aids.name_words and result.error is None and not self._compared and self._large:
@@ -292,6 +306,7 @@ class Guide:
         if not self._aids.break_repeats:
             return output
         self._turns += 1
+        self.circling = False
         # The number of the cell stands in its tracebacks.
         key = action.strip(), re.sub(r"<cell \d+>", "<cell>", output if bare is None else bare)
         if key not in self._seen:
@@ -300,7 +315,7 @@ class Guide:
         # Going in a circle: the same a third time, or nothing new for two turns. Another look at a number is none.
         in_a_row = self._repeated == self._turns - 1 and self._repeated > 0
         self.stuck = self._seen[key] or in_a_row
-        self._seen[key], self._repeated = True, self._turns
+        self._seen[key], self._repeated, self.circling = True, self._turns, True
         self.acted.append("break_repeats")
         return f"{output}\n{REPEATED}"
 
@@ -320,12 +335,6 @@ def _found_nothing(result: CellResult) -> bool:
         return result.error.type in kinds and "'NoneType' object" in result.error.message
     said = f"{result.stdout.strip()} {result.value or ''}".strip()
     return bool(said) and is_nothing(said)
-
-
-def _shown(result: CellResult) -> str:
-    """What a second look found, ``""`` if nothing."""
-    said = result.stdout.rstrip("\n") + (f"\n{result.value}" if result.value is not None else "")
-    return "" if result.error is not None or not said.strip() or is_nothing(said.strip()) else said.strip("\n")
 
 
 def _numbers(text: str) -> set[float]:

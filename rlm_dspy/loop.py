@@ -25,15 +25,18 @@ from rlm_dspy._aio import caught, threads
 from rlm_dspy.calls import call, keeping_replies
 from rlm_dspy.environments.base import CellError, CellResult, Submission
 from rlm_dspy.functions import HostFunctions
-from rlm_dspy.guide import Guide
+from rlm_dspy.guide import Guide, SecondLook
 from rlm_dspy.redact import error_text
 from rlm_dspy.run import Run, Stopped
 from rlm_dspy.signatures import Contract, ConversationAdapter, Exchange, demonstration
-from rlm_dspy.signatures.contract import REFUSED, VariableInfo
+from rlm_dspy.signatures.contract import REFUSED, VariableInfo, is_nothing
 from rlm_dspy.signatures.conversation import conversing, cut
 from rlm_dspy.signatures.dialect import labelled_code
 
 VALIDATION_SECONDS = 10.0
+SHAKEN = 0.7
+"""Temperature of the root's next reply after it has repeated itself."""
+
 SECOND_LOOK = 10.0
 """Seconds that mended code may run."""
 
@@ -176,7 +179,8 @@ class Loop:
         # Where parsing sees all that is needed of a reply, it is not looked at twice.
         seen = isinstance(run.program.act, dspy.Predict) and not conversation.replay_reasoning
         with conversing(conversation), contextlib.nullcontext() if seen else keeping_replies():
-            work = call(run.program.act, self.adapter, task=self.task, turns=conversation.traced_turns())
+            given = {"task": self.task, "turns": conversation.traced_turns(), **self._shaken()}
+            work = call(run.program.act, self.adapter, **given)
             try:
                 prediction = await run.bounded(work)
             except AdapterParseError:
@@ -212,6 +216,19 @@ class Loop:
             run.events.emit(ev.Aided(turn=run.turn, aid="salvage"))
         return code
 
+    def _shaken(self) -> dict[str, Any]:
+        """A higher temperature for a root that has just repeated itself: at 0 it would do so for ever.
+
+        Only where the LM has a temperature of its own already: some take none.
+        """
+        act = self.run.program.act
+        lm = getattr(act, "lm", None) or dspy.settings.lm
+        set_to = getattr(lm, "kwargs", {}).get("temperature")
+        if not self.guide.circling or not isinstance(act, dspy.Predict) or not isinstance(set_to, (int, float)):
+            return {}
+        # A cached reply would be the same again.
+        return {"config": {"temperature": max(set_to, SHAKEN), "rollout_id": self.run.turn}}
+
     async def _execute(self, code: str) -> dict[str, Any] | None:
         """Run the turn's code; the validated outputs if it submitted them."""
         run = self.run
@@ -243,8 +260,7 @@ class Loop:
             if outputs is not None:
                 doubt = await self._aided(self.guide.doubt, code, result, outputs)
                 outputs, refusal = (outputs, None) if doubt is None else (None, f"{REFUSED}{doubt}")
-        again = await self._second_look(code, result) if outputs is None else None
-        lost = again[1].lost if again else ()
+        again, lost = await self._second_look(code, result) if outputs is None else (None, ())
         await self._executed(code, dataclasses.replace(result, lost=result.lost or lost), outputs, refusal, again)
         if (result.lost or lost) and outputs is None:
             # The inputs are still here on the host; only what code had made of them is gone.
@@ -252,23 +268,28 @@ class Loop:
             await run.bounded(self._set_inputs())
         return outputs
 
-    async def _second_look(self, code: str, result: CellResult) -> tuple[str, CellResult] | None:
-        """What code with mended conditions finds, where ``code`` found nothing, and that code.
+    async def _second_look(self, code: str, result: CellResult) -> tuple[SecondLook | None, tuple[str, ...]]:
+        """What code with mended conditions finds, where ``code`` found nothing, and the variables that it cost.
 
         It has no host functions, and whatever becomes of it, what ``code`` itself gave stays as it is.
         """
         run = self.run
-        second = "" if result.lost else await self._aided(self.guide.second_look, code, result)
-        if not second:
-            return None
-        left = run.ledger.seconds_left
-        seconds = SECOND_LOOK if left is None else min(SECOND_LOOK, left / 4)
-        try:
-            work = run.session.run(second, {}, timeout=seconds)
-            return second, await run.bounded(work, interrupt=getattr(run.session, "interrupt", None))
-        except (Stopped, dspy.CodeInterpreterError) as error:
-            run.events.emit(ev.Note(message=f"a second look was given up: {error_text(error)}"))
-            return None
+        looks = [] if result.lost else await self._aided(self.guide.second_looks, code, result)
+        for second, names in looks or []:
+            left = run.ledger.seconds_left
+            seconds = SECOND_LOOK if left is None else min(SECOND_LOOK, left / 4)
+            try:
+                work = run.session.run(second, {}, timeout=seconds)
+                again: CellResult = await run.bounded(work, interrupt=getattr(run.session, "interrupt", None))
+            except (Stopped, dspy.CodeInterpreterError) as error:
+                run.events.emit(ev.Note(message=f"a second look was given up: {error_text(error)}"))
+                break
+            if again.lost:
+                return None, again.lost
+            found = _output(dataclasses.replace(again, error=None), None, ())
+            if again.error is None and found and not is_nothing(found):
+                return SecondLook(second, names, found), ()
+        return None, ()
 
     async def _aided(self, aid: Callable[..., Any], *given: Any) -> Any:
         """What an aid of `Guide` says. One that fails says nothing: it is no reason to end a run."""
@@ -306,7 +327,7 @@ class Loop:
         result: CellResult,
         outputs: dict[str, Any] | None = None,
         refusal: str | None = None,
-        again: tuple[str, CellResult] | None = None,
+        again: SecondLook | None = None,
     ) -> None:
         """Record what a cell did and end the turn with it."""
         run = self.run

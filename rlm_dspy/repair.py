@@ -28,7 +28,9 @@ CONDITIONS = 8
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
-def mended(code: str, text: str, task: str, words: Mapping[str, int]) -> ast.Module | None:
+def mended(
+    code: str, text: str, task: str, words: Mapping[str, int], plain: bool = True
+) -> ast.Module | None:
     """``code`` with the conditions of its comprehensions mended, None where there is nothing to mend.
 
     Args:
@@ -36,8 +38,9 @@ def mended(code: str, text: str, task: str, words: Mapping[str, int]) -> ast.Mod
         text: The data that it was run over.
         task: What is asked.
         words: The telling words of ``task`` in ``text``.
+        plain: Keep plain words of the language; off, they are left out, since they mostly stand in the data by chance.
     """
-    mending = _mend(code, text, task, words)
+    mending = _mend(code, text, task, words, plain=plain)
     if mending is not None and not mending.changed and (term := _conflict(mending.kept, text, mending.form)):
         mending = _mend(code, text, task, words, leave_out=term)
     if mending is None or not mending.changed or not mending.kept:
@@ -61,12 +64,18 @@ def tightened(code: str, text: str, task: str, words: Mapping[str, int]) -> tupl
 
 
 def _mend(
-    code: str, text: str, task: str, words: Mapping[str, int], leave_out: str = "", tighten: bool = False
+    code: str,
+    text: str,
+    task: str,
+    words: Mapping[str, int],
+    leave_out: str = "",
+    tighten: bool = False,
+    plain: bool = True,
 ) -> _Mending | None:
     tree = parse(code) if len(code) <= LONGEST and len(text) <= SEARCHED else None
     if not isinstance(tree, ast.Module):
         return None
-    mending = _Mending(text, task, words, leave_out, tighten, folds=any(map(_folds, ast.walk(tree))))
+    mending = _Mending(text, task, words, leave_out, tighten, plain, folds=any(map(_folds, ast.walk(tree))))
     try:
         mending.tree = ast.fix_missing_locations(mending.visit(tree))
     except RecursionError:
@@ -93,10 +102,17 @@ class _Mending(ast.NodeTransformer):
     """Mends the conditions of comprehensions over lines or rows; what is no condition on a text stays as it is."""
 
     def __init__(
-        self, text: str, task: str, words: Mapping[str, int], leave_out: str, tighten: bool, folds: bool
+        self,
+        text: str,
+        task: str,
+        words: Mapping[str, int],
+        leave_out: str,
+        tighten: bool,
+        plain: bool,
+        folds: bool,
     ) -> None:
         self._text, self._task, self._words = text, task, words
-        self._leave_out, self._tighten, self._folds = leave_out, tighten, folds
+        self._leave_out, self._tighten, self._plain, self._folds = leave_out, tighten, plain, folds
         self._fields = frozenset(field_names(text))
         self.form = form(text)
         self.tree = ast.Module([], [])
@@ -128,11 +144,13 @@ class _Mending(ast.NodeTransformer):
         if self._tighten:
             return self._tightened(leaf, value, subject, build)
         right = spelled(value, self._text)
-        if right and not named(right, self._task) and (meant := self._meant(subject, right)):
+        strange = not right or not named(right, self._task)
+        if strange and (meant := self._meant(subject, right)):
             self.changed = True
             self.kept.append(meant)
             return build(meant)
-        if not right or right == self._leave_out or not named(right, self._task):
+        chance = not self._plain and right.isalpha() and right.islower()
+        if not right or right == self._leave_out or chance or strange:
             self.changed = True
             return None
         self.kept.append(right)
@@ -172,12 +190,15 @@ class _Mending(ast.NodeTransformer):
         return leaf
 
     def _meant(self, subject: ast.expr, value: str) -> str:
-        """The word of the task that stands in the same field, where the code asks for another value of it."""
-        path, place = _path(subject), find(self._text, value, self.form)
-        if not path or place is None or not place.path or not _agrees(path, place):
+        """The word of the task that stands in the same field, where the code asks for another value of it, or for none
+        that there is (``value`` is ``""``)."""
+        path = _path(subject)
+        place = find(self._text, value, self.form) if value else None
+        if not path or (value and (place is None or place.path != path)):
             return ""
         for word in self._words:
-            if find(self._text, word, self.form) == place:
+            theirs = find(self._text, word, self.form)
+            if theirs is not None and theirs.path == path and theirs.how == (place.how if place else "whole"):
                 return word
         return ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,7 @@ _LONGEST = 200_000
 _TOKEN = re.compile(
     r"""'{3}(?:[^\\]|\\.)*?'{3}|"{3}(?:[^\\]|\\.)*?"{3}|'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+"|[()]""", re.DOTALL
 )
+_FENCED = re.compile(r"\A```(?:json|text)[ \t]*\n(.*?)(?:\n?```)?\Z", re.DOTALL)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d,_]*(?:\.\d+)?(?![\w])")
 
 
@@ -27,7 +29,8 @@ def salvage(text: str, fields: Mapping[str, Any]) -> dict[str, Any] | None:
     """The outputs that ``text`` holds, or None if it cannot be told.
 
     A ``SUBMIT`` call with constants counts as what it would have submitted. Where one output is asked for, the whole
-    reply may be its value: as JSON or a Python literal, the only number, the items of a list line by line.
+    reply may be its value: as JSON or a Python literal, the only number, the items of a list line by line. Of a list
+    that breaks off, which is what a model gives that has no tokens left, the whole items count.
 
     Args:
         text: The reply.
@@ -36,6 +39,7 @@ def salvage(text: str, fields: Mapping[str, Any]) -> dict[str, Any] | None:
     submitted = _submitted(find_code(text).code or text, list(fields))
     if submitted is not None:
         return _typed(submitted, fields)
+    text = _FENCED.sub(r"\1", text.strip())
     if len(fields) != 1 or "```" in text:
         return None
     ((name, annotation),) = fields.items()
@@ -98,6 +102,10 @@ def _readings(text: str, annotation: Any) -> list[Any]:
             readings.append(ast.literal_eval(literal))
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             readings.append(literal)
+    if text.startswith("[") and not text.endswith("]") and len(text) <= _LONGEST:
+        whole = text[: max(text.rfind(","), 1)] + "]"
+        with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            readings.append(ast.literal_eval(whole))
     numbers = {number.replace(",", "").replace("_", "") for number in _NUMBER.findall(text)}
     if annotation in (int, float) and len(numbers) == 1:
         readings.append(numbers.pop())

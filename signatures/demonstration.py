@@ -16,7 +16,7 @@ from rlm_dspy.signatures.examples import EXAMPLES
 from rlm_dspy.signatures.guidance import Guidance
 
 _COMPARES = re.compile(
-    r"\b(most|least|more|less|fewer|fewest|often|compare|exceeds?|high\w*|low\w*|larg\w+|small\w+|bigg\w+|"
+    r"\b(most|least|best|worst|top|ahead|leads?|maximum|minimum|busiest|more|less|fewer|fewest|often|compare|exceeds?|high\w*|low\w*|larg\w+|small\w+|bigg\w+|"
     r"long(er|est)|"
     r"short(er|est)|slow\w+|fast\w+|earli\w+|later|latest|heav\w+|light(er|est)|old(er|est)|young\w+|near\w+|"
     r"far(ther|thest)|further|furthest|cheap\w+|greater|greatest|dear(er|est))\b",

@@ -555,3 +555,17 @@ def test_an_aid_that_did_something_is_in_the_events(sandbox: Environment, aid: s
     with subscribe(lambda event, run: acted.append(event) if isinstance(event, Aided) else None):
         ask(acting(*replies, code("SUBMIT('x y')")), sandbox, guidance=False)
     assert acted == []
+
+
+def test_a_root_that_repeats_itself_is_asked_again_at_a_higher_temperature(sandbox: Environment) -> None:
+    same, other = code("print(len(context))"), code("SUBMIT('x y')")
+    root = ScriptedLM(lambda call: other if call.request.config.temperature == 0.7 else same, temperature=0.0)
+    prediction = ask(root, sandbox)
+    assert prediction.answer == "x y" and prediction.outcome == "submitted" and len(prediction.trajectory) == 3
+
+
+def test_a_model_without_a_temperature_is_given_none(sandbox: Environment) -> None:
+    root = acting(code("print(len(context))"))
+    prediction = ask(root, sandbox)
+    assert prediction.outcome.limit == "repeats"
+    assert all(call.request.config.temperature is None for call in root.calls)

@@ -121,6 +121,21 @@ def test_what_mended_code_finds_stands_beside_what_the_code_found(sandbox: Envir
     assert prediction.answer == 40 and prediction.outcome == "submitted"
 
 
+def test_words_of_the_language_go_where_the_rest_finds_nothing_with_them(sandbox: Environment) -> None:
+    rows = [*ROWS, *({"level": "INFO", "svc": "svc-1", "msg": "a call that had ended"} for _ in range(30))]
+    text = "\n".join(map(json.dumps, rows))
+    source = (
+        "import json\nrows = [json.loads(line) for line in context.splitlines()]\n"
+        "hits = [r for r in rows if r['svc'] == 'svc-9' and r.get('level') == 'ERROR' and 'ended' in r.get('msg', '')]"
+    )
+    root = acting(code(f"{source}\nprint(len(hits))"), code("SUBMIT(len(hits_2))"))
+    with dspy.context(lm=root):
+        prediction = RLM("context, query -> answer: int", interpreter=sandbox, guidance={"name_words": False})(
+            context=text, query="How many requests to svc-1 ended at level ERROR?"
+        )
+    assert prediction.answer == 25
+
+
 def test_a_true_none_costs_one_more_turn_at_most(sandbox: Environment) -> None:
     root = acting(code(f"{FOUND}\nprint(len(hits))"), code("SUBMIT(len(hits))"))
     prediction = ask(root, sandbox, "context, query -> answer: int")
@@ -186,7 +201,7 @@ def test_an_aid_that_fails_ends_no_run(sandbox: Environment, monkeypatch: pytest
     def broken(*given: Any) -> Any:
         raise ZeroDivisionError("an aid")
 
-    for name in ("doubt", "remarks", "second_look"):
+    for name in ("doubt", "remarks", "second_looks"):
         monkeypatch.setattr(Guide, name, broken)
         broken.__name__ = name
     notes: list[str] = []

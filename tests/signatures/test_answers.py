@@ -25,6 +25,11 @@ class Clause(pydantic.BaseModel):
 BLOCK = "```python\n{}\n```"
 
 ONE: list[tuple[Any, str, Any]] = [
+    (list[str], '```json\n["a", "b"]\n```', ["a", "b"]),
+    (list[str], '```json\n["a", "b", "b", "c', ["a", "b", "b"]),
+    (list[str], '["a", "b, c", "d', ["a", "b, c"]),
+    (list[int], "[1, 22, 3", [1, 22]),
+    (int, "```text\n12\n```", 12),
     # The whole reply is the value.
     (str, "Paris", "Paris"),
     (str, " **Paris** \n", "Paris"),
