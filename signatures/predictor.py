@@ -50,8 +50,29 @@ class PicklableSignature(dspy.Module):
         super().__setstate__({**state, "signature": state["signature"].signature})
 
 
+class _OwnSignature(PickledSignature):
+    """A signature of which every deep copy is a class of its own."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _OwnSignature:
+        return _OwnSignature(_own(self.signature))
+
+
+def _own(signature: type[dspy.Signature]) -> type[dspy.Signature]:
+    return signature.with_instructions(signature.instructions)
+
+
 class RolePredict(PicklableSignature, dspy.Predict):
-    """A ``dspy.Predict`` for one role of an RLM: ``act``, ``extract``, ``sub``."""
+    """A ``dspy.Predict`` for one role of an RLM: ``act``, ``extract``, ``sub``.
+
+    Its signature is a class of its own: ``InferRules`` sets ``signature.instructions``, which on a class that all RLMs
+    of a process share would change every one of them, and on a copy the original.
+    """
+
+    def __init__(self, signature: type[dspy.Signature], **config: Any) -> None:
+        super().__init__(_own(signature), **config)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "signature": _OwnSignature(self.signature)}
 
     def fitting_demos(self) -> list[dict[str, Any]]:
         """The demonstrations that have every output and at least one input of this role, less foreign keys."""

@@ -6,7 +6,9 @@ its demonstrations tell it the trick. Held-out documents are all hard.
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import re
 from typing import Any
 
@@ -338,3 +340,16 @@ def test_infer_rules(sandbox: Environment, lm: ScriptedLM) -> None:
         compiled = optimizer.compile(program(sandbox), trainset=TRAIN, valset=TRAIN)
         assert score(compiled) == 100.0
     assert_free_of_contract(compiled)
+
+
+def test_instructions_that_are_set_in_place_are_those_of_one_program() -> None:
+    """As InferRules sets them; DSPy's predictors share the class of their signature with their copies."""
+    first, second = RLM("q -> a"), RLM("q -> a")
+    copied, deep = first.deepcopy(), copy.deepcopy(first)
+    for name in ("act", "sub", "extract"):
+        before = getattr(first, name).signature.instructions
+        getattr(copied, name).signature.instructions = "changed in place"
+        for program in (first, second, deep):
+            assert getattr(program, name).signature.instructions == before
+        assert getattr(first.with_options(max_iters=3), name) is getattr(first, name)
+    assert pickle.loads(pickle.dumps(copied)).act.signature.instructions == "changed in place"
