@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlm_dspy.first_look import COMMON, field_names, form, task_words
-from rlm_dspy.passages import COUNTED, SEARCHED, Form, cut, having
+from rlm_dspy.passages import COUNTED, SEARCHED, SENTENCES, Form, cut, having
 from rlm_dspy.places import place
 from rlm_dspy.signatures.dialect import has_meta, literals, string_constants
 from rlm_dspy.words import spelled
@@ -137,4 +137,5 @@ def _listed(terms: Sequence[str]) -> str:
 
 
 def _number(number: int, unit: str) -> str:
-    return f"{'at least ' if number >= COUNTED else ''}{number:,} {unit}{'s' if number != 1 else ''}"
+    most = SENTENCES if unit == "sentence" else COUNTED
+    return f"{'at least ' if number >= most else ''}{number:,} {unit}{'s' if number != 1 else ''}"

@@ -27,13 +27,14 @@ SENTENCES = 10
 ODD = 3
 _WORD = re.compile(r"[^\W_][\w.:-]{2,}[^\W_]|(?<!\w)\d{3}(?!\w)")
 _PLAIN_WORD = re.compile(r"[^\W\d_]{3,}")
-_NAME = re.compile(r"[A-Z][\w'-]+(?: [A-Z][\w'-]+)+")
+_NAME = re.compile(r"(?<!\w)[A-Z][\w'-]{1,40}(?: [A-Z][\w'-]{1,40}){1,4}")
 _PAIR = re.compile(r"\w=[^=\s]")
 _LINES = 20
 _RARE = 40
 _COMPARED = 5_000
 _WORDS = 12
 _LONG_WORD = 60
+_TASK = 20_000
 _TEXT = 900
 """Characters that are shown of a text that has no lines to speak of."""
 
@@ -114,6 +115,7 @@ def task_words(task: str) -> list[str]:
 
     What is too long is no word of a language.
     """
+    task = task[:_TASK]
     names = (name.split(" ") for name in _NAME.findall(task))
     # A sentence begins with a capital too.
     whole = (" ".join(name[1:] if name[0].lower() in COMMON else name) for name in names)

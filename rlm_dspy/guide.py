@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlm_dspy import conditions, explain, first_look, inputs, repair, second_look, submit
 from rlm_dspy.environments.base import CellResult
+from rlm_dspy.events import TurnStarted
 from rlm_dspy.signatures.contract import SHORT, is_nothing
 from rlm_dspy.signatures.dialect import only_constants, parse, typed_numbers, types_in
 
@@ -45,7 +46,7 @@ _READ = 100_000
 _QUICK = 10.0
 """Seconds that a second look may take, and the first may have taken."""
 
-_LARGE = 200_000
+_LARGE = 20_000
 """Characters of a text that takes the aids longer than the event loop should wait."""
 
 _KEPT = 10_000
@@ -54,11 +55,19 @@ _ZERO = re.compile(r"(?<![\w.])0(?:\.0+)?(?!\w|\.\d)")
 
 @dataclass(frozen=True)
 class SecondLook:
-    """Mended code that found something, the names of its variables, and what it shows."""
+    """Mended code.
 
+    Attributes:
+        run: What to run, in a namespace of its own.
+        code: The part of it that is shown.
+        names: Of the variables that it leaves behind.
+        found: What it printed, ``""`` before it was run.
+    """
+
+    run: str
     code: str
     names: tuple[str, ...]
-    found: str
+    found: str = ""
 
 
 class Guide:
@@ -89,9 +98,8 @@ class Guide:
         self.stuck = False
         self.doubted: list[dict[str, Any]] = []
         self._values: list[tuple[str, Any]] = []
-        self._seen: dict[tuple[str, str], bool] = {}
+        self._seen: set[tuple[str, str]] = set()
         self._repeated = 0
-        self._turns = 0
         self._unsupported: str | None = "unseen" if self._large else None
         self._seen_zero = False
         self._numbers: set[float] = set()
@@ -100,16 +108,18 @@ class Guide:
         self._compared = False
         self._code = ""
         self._tried: set[str] = set()
+        self._refused: set[str] = set()
         self._new_names: tuple[str, ...] = ()
         self._conditions = ""
 
     def refuse_code(self, code: str) -> str | None:
-        """Why ``code`` is not to be run, or None."""
-        if not self._aids.keep_inputs or "=" not in code:
+        """Why ``code`` is not to be run, or None; the same code again is meant."""
+        if not self._aids.keep_inputs or "=" not in code or code in self._refused:
             return None
         for name, value in self._run.inputs.items():
             if isinstance(value, str) and len(value) > SHORT and types_in(code, name):
                 self.acted.append("keep_inputs")
+                self._refused.add(code)
                 return (
                     f"The code was not run, because it types `{name}` in again. `{name}` is set already, whole "
                     f"and as it is: write code that reads it.{self._look()}"
@@ -125,6 +135,9 @@ class Guide:
         run, submission = self._run, result.submission
         assert submission is not None
         if not self._aids.check_answers or self._last() or len(self.doubted) >= _DOUBTS:
+            return None
+        if result.host_seconds and not only_constants(code[:_READ]):
+            # What the host was asked for costs money, or does something: it is not to be asked again.
             return None
         if any(_same(outputs, before) for before in self.doubted):
             seen = self._seen_zero and all(map(submit.is_empty, outputs.values()))
@@ -143,12 +156,19 @@ class Guide:
         self._ran = False
         return f"{doubt}{self._start(code)}"
 
+    @property
+    def pending(self) -> dict[str, Any] | None:
+        """The answer that was refused last, if no code has run since."""
+        return self.doubted[-1] if self.doubted and not self._ran else None
+
     def _last(self) -> bool:
         """Whether there may be no other turn to give an answer in."""
         run = self._run
         left = run.ledger.seconds_left
-        usage = run.ledger.usage()
-        hurried = left is not None and left < 2 * usage.seconds / max(1, usage.turns)
+        if left is not None:
+            began = [event.at for event in run.events if isinstance(event, TurnStarted)]
+            turns = [end - at for at, end in zip(began, [*began[1:], run.events.elapsed], strict=True)]
+        hurried = left is not None and left < 2 * max(turns, default=0.0)
         near = run.turn >= run.limits.max_iters or run.ledger.errors_left == 1 or hurried
         return near or run.stop_reason is not None
 
@@ -200,8 +220,8 @@ class Guide:
             return CONTRADICTED
         return None
 
-    def second_looks(self, code: str, result: CellResult) -> list[tuple[str, tuple[str, ...]]]:
-        """Code that looks again with mended conditions, beside what ``code`` made, and its new names; the best first.
+    def second_looks(self, code: str, result: CellResult) -> list[SecondLook]:
+        """Code that looks again with mended conditions, beside what ``code`` made; the best first.
 
         It only computes, calls nothing of the host, and leaves every variable as it is (`rlm_dspy.second_look`).
         """
@@ -210,13 +230,16 @@ class Guide:
         if not _found_nothing(result) or result.host_seconds or result.seconds > _QUICK or self._last():
             return []
         first = parse(code) if len(code) <= repair.LONGEST else None
-        looks = []
+        inputs = [name for name, value in self._run.inputs.items() if isinstance(value, str)]
+        looks: list[SecondLook] = []
         for plain in (True, False):
             second = repair.mended(code, self._text, self._task, self._telling(), plain)
-            made = second_look.beside(first, second) if isinstance(first, ast.Module) and second else None
+            if not isinstance(first, ast.Module) or second is None:
+                continue
+            made = second_look.beside(first, second, inputs, "\n".join([self._code, code, *self._tried]))
             if made is not None and made[0] not in self._tried:
                 self._tried.add(made[0])
-                looks.append(made)
+                looks.append(SecondLook(second_look.apart(made[0], inputs, made[2]), made[1], made[2]))
         return looks
 
     def remarks(self, code: str, result: CellResult, output: str, again: SecondLook | None = None) -> str:
@@ -236,7 +259,7 @@ class Guide:
             self.circling = self.circling or circling
             return output
         if result.error is not None and self._unsupported == "unseen" and self._name not in code:
-            return self.noted(code, f"{output}{self._look()}", output)
+            return self.noted(code, f"{output}{self._look()}", output, failed=True)
         self._ran = True
         # Words and conditions of the first code say nothing of one that reads the data after it.
         self._conditions = "" if self._name in code else self._conditions
@@ -257,7 +280,7 @@ class Guide:
         self._numbers |= _numbers(bare[:_KEPT])
         # What the host gave may be other the next time, and code that prints nothing may have gone on all the same.
         silent = result.error is None and not result.stdout and result.value is None
-        return output if result.host_seconds or silent else self.noted(code, output, bare)
+        return output if result.host_seconds or silent else self.noted(code, output, bare, result.error is not None)
 
     @property
     def found_nothing(self) -> bool:
@@ -295,29 +318,46 @@ class Guide:
             self.words[self._name] = first_look.telling_words(self._text, self._task)
         return self.words[self._name]
 
-    def noted(self, action: str, output: str, bare: str | None = None) -> str:
+    def noted(self, action: str, output: str, bare: str | None = None, failed: bool = False) -> str:
         """``output``, with a remark where the same action had the same output before.
 
         Args:
             action: The code, or the reply without any.
             output: What is shown of it.
             bare: The output without the remarks that are made only once.
+            failed: The code ended in an error.
         """
         if not self._aids.break_repeats:
             return output
-        self._turns += 1
         self.circling = False
         # The number of the cell stands in its tracebacks.
         key = action.strip(), re.sub(r"<cell \d+>", "<cell>", output if bare is None else bare)
         if key not in self._seen:
-            self._seen[key] = False
+            self._seen.add(key)
+            self._repeated = 0
             return output
-        # Going in a circle: the same a third time, or nothing new for two turns. Another look at a number is none.
-        in_a_row = self._repeated == self._turns - 1 and self._repeated > 0
-        self.stuck = self._seen[key] or in_a_row
-        self._seen[key], self._repeated, self.circling = True, self._turns, True
         self.acted.append("break_repeats")
+        self.circling = True
+        if failed or self._same_again(action):
+            # Nothing new for two turns: a circle. What may have gone on all the same is told, and goes on.
+            self._repeated += 1
+            self.stuck = self._repeated >= 2
         return f"{output}\n{REPEATED}"
+
+    def _same_again(self, action: str) -> bool:
+        """Whether ``action`` can have changed nothing: no code, code that only submits, or that only computes."""
+        tree = parse(action) if len(action) <= repair.LONGEST else None
+        if not isinstance(tree, ast.Module):
+            return True
+        submits = [_is_submit(statement) for statement in tree.body]
+        return all(submits) or second_look.stands_alone(tree, list(self._run.inputs))
+
+
+def _is_submit(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "SUBMIT"):
+        return False
+    return not any(isinstance(node, ast.Call) for part in (*call.args, *call.keywords) for node in ast.walk(part))
 
 
 def _same(value: Any, other: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from rlm_dspy import _compat, submit, watched
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy._aio import caught, threads
+from rlm_dspy.aside import one_by_one
 from rlm_dspy.calls import call, keeping_replies
 from rlm_dspy.environments.base import CellError, CellResult, Submission
 from rlm_dspy.functions import HostFunctions
@@ -76,7 +78,7 @@ class Loop:
         """Open the session and hand it the inputs; an ending if a limit struck first."""
         run = self.run
         # In a thread, while the sandbox starts: to go through an input of 100 MB takes longer than that.
-        telling = threads.submit(self._tell)
+        telling = threads.submit(functools.partial(one_by_one, self._tell))
         run.conversation.replay_reasoning = _compat.replays_reasoning(
             getattr(run.program.act, "lm", None) or dspy.settings.lm
         )
@@ -179,10 +181,9 @@ class Loop:
         # Where parsing sees all that is needed of a reply, it is not looked at twice.
         seen = isinstance(run.program.act, dspy.Predict) and not conversation.replay_reasoning
         with conversing(conversation), contextlib.nullcontext() if seen else keeping_replies():
-            given = {"task": self.task, "turns": conversation.traced_turns(), **self._shaken()}
-            work = call(run.program.act, self.adapter, **given)
+            given = {"task": self.task, "turns": conversation.traced_turns()}
             try:
-                prediction = await run.bounded(work)
+                prediction = await self._ask(given)
             except AdapterParseError:
                 if conversation.reply is None and not seen:
                     raise
@@ -216,6 +217,18 @@ class Loop:
             run.events.emit(ev.Aided(turn=run.turn, aid="salvage"))
         return code
 
+    async def _ask(self, given: dict[str, Any]) -> dspy.Prediction:
+        """The root's next action; an LM that refuses another temperature is asked once more as it is."""
+        run, shaken = self.run, self._shaken()
+        if shaken:
+            try:
+                return await run.bounded(call(run.program.act, self.adapter, **given, **shaken))
+            except (Stopped, AdapterParseError):
+                raise
+            except Exception as error:
+                run.events.emit(ev.Note(message=f"asked again without a higher temperature: {error_text(error)}"))
+        return await run.bounded(call(run.program.act, self.adapter, **given))
+
     def _shaken(self) -> dict[str, Any]:
         """A higher temperature for a root that has just repeated itself: at 0 it would do so for ever.
 
@@ -223,11 +236,17 @@ class Loop:
         """
         act = self.run.program.act
         lm = getattr(act, "lm", None) or dspy.settings.lm
-        set_to = getattr(lm, "kwargs", {}).get("temperature")
-        if not self.guide.circling or not isinstance(act, dspy.Predict) or not isinstance(set_to, (int, float)):
+        # The caller's own forward may take no configuration, and a custom LM no other settings.
+        plain = type(act).forward is dspy.Predict.forward and isinstance(lm, dspy.LM)
+        if not self.guide.circling or not plain:
             return {}
-        # A cached reply would be the same again.
-        return {"config": {"temperature": max(set_to, SHAKEN), "rollout_id": self.run.turn}}
+        settings = {**lm.kwargs, **act.config}
+        set_to, rollout = settings.get("temperature"), settings.get("rollout_id")
+        if isinstance(set_to, bool) or not isinstance(set_to, (int, float)):
+            return {}
+        # A cached reply would be the same again, and another rollout has others.
+        rollout = self.run.turn if not isinstance(rollout, int) else rollout * 1_000 + self.run.turn
+        return {"config": {"temperature": max(set_to, SHAKEN), "rollout_id": rollout}}
 
     async def _execute(self, code: str) -> dict[str, Any] | None:
         """Run the turn's code; the validated outputs if it submitted them."""
@@ -275,11 +294,13 @@ class Loop:
         """
         run = self.run
         looks = [] if result.lost else await self._aided(self.guide.second_looks, code, result)
-        for second, names in looks or []:
-            left = run.ledger.seconds_left
-            seconds = SECOND_LOOK if left is None else min(SECOND_LOOK, left / 4)
+        left = run.ledger.seconds_left
+        # About as long as the first look took; both looks together.
+        most = SECOND_LOOK if left is None else min(SECOND_LOOK, left / 20)
+        until = time.monotonic() + min(most, max(0.5, 3 * result.seconds))
+        for look in looks or []:
             try:
-                work = run.session.run(second, {}, timeout=seconds)
+                work = run.session.run(look.run, {}, timeout=max(0.05, until - time.monotonic()))
                 again: CellResult = await run.bounded(work, interrupt=getattr(run.session, "interrupt", None))
             except (Stopped, dspy.CodeInterpreterError) as error:
                 run.events.emit(ev.Note(message=f"a second look was given up: {error_text(error)}"))
@@ -288,13 +309,13 @@ class Loop:
                 return None, again.lost
             found = _output(dataclasses.replace(again, error=None), None, ())
             if again.error is None and found and not is_nothing(found):
-                return SecondLook(second, names, found), ()
+                return dataclasses.replace(look, found=found), ()
         return None, ()
 
     async def _aided(self, aid: Callable[..., Any], *given: Any) -> Any:
         """What an aid of `Guide` says. One that fails says nothing: it is no reason to end a run."""
         try:
-            return await threads.run(aid, *given) if self.guide.slow else aid(*given)
+            return await threads.run(one_by_one, aid, *given) if self.guide.slow else aid(*given)
         except Exception as error:
             self.run.events.emit(ev.Note(message=f"the aid {aid.__name__} failed: {error_text(error)}"))
             return None

@@ -20,6 +20,9 @@ SEARCHED = 16_000_000
 COUNTED = 200_000
 """Places of a word that are looked at."""
 
+SENTENCES = 5_000
+"""Places of a word in prose that are looked at: the ends of a sentence cost more than those of a line."""
+
 LONGEST = 20_000
 """Characters before and behind a word in which the ends of its line are looked for."""
 
@@ -81,7 +84,8 @@ def having(text: str, terms: Collection[str], form: Form) -> list[Span]:
     rarest = min(terms, key=lambda term: (text.count(term), -len(term)))
     round_ = bounds(form)
     places = _everywhere(text, rarest) if form == "prose" else occurrences(text, rarest)
-    spans = dict.fromkeys(round_(text, at) for at in itertools.islice(places, COUNTED))
+    most = SENTENCES if form == "prose" else COUNTED
+    spans = dict.fromkeys(round_(text, at) for at in itertools.islice(places, most))
     return [span for span in spans if all(text.find(term, *span) >= 0 for term in terms)]
 
 

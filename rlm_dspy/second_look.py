@@ -1,72 +1,104 @@
 """A second look: mended code as it may be run beside the first, without a trace in what the first one made.
 
-Only code that cannot do anything but compute is run a second time: assignments of names, comprehensions, ``print``, and
-calls from a list of functions and methods without effects. What it assigns gets names of its own, so that every
-variable stays what the root's own code made of it.
+Only a cell that stands on its own and cannot do anything but compute is looked at again: it reads the inputs, what it
+assigned itself, builtins and a few modules of the standard library, and nothing else. It runs in a namespace of its
+own; what it assigned under mended conditions is kept under names that nothing else has.
 """
 
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Collection
 
 _FUNCTIONS = frozenset(
-    "abs all any bool dict enumerate filter float frozenset int len list map max min print range repr reversed round "
-    "set sorted str sum tuple zip Counter defaultdict StringIO DictReader reader".split()
+    "abs all any bool dict enumerate filter float frozenset int len list map max min print repr reversed round set "
+    "sorted str sum tuple zip Counter defaultdict StringIO DictReader reader".split()
 )
 _METHODS = frozenset(
     "Counter DictReader StringIO casefold count defaultdict endswith find findall finditer format fullmatch get group "
     "groups isdigit items join keys loads lower lstrip match most_common partition reader removeprefix removesuffix "
     "replace rpartition rsplit rstrip search split splitlines startswith strip title upper values".split()
 )
+_MODULES = frozenset("collections csv io json re".split())
 _HARMLESS = (
     *(ast.Assign, ast.Expr, ast.Name, ast.Constant, ast.Load, ast.Store, ast.Call, ast.keyword, ast.Attribute),
     *(ast.Subscript, ast.Slice, ast.Compare, ast.cmpop, ast.BoolOp, ast.boolop, ast.BinOp, ast.operator, ast.UnaryOp),
     *(ast.unaryop, ast.IfExp, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.ListComp, ast.SetComp, ast.DictComp),
     *(ast.GeneratorExp, ast.comprehension, ast.JoinedStr, ast.FormattedValue, ast.Lambda, ast.arguments, ast.arg),
-    ast.Starred,
+    *(ast.Starred, ast.Import, ast.ImportFrom, ast.alias),
 )
+_LARGE_MAKERS = (ast.Pow, ast.Mult, ast.LShift)
+"""Operators by which a few characters of code make a value that no memory holds; products of names come as well."""
 
 
-def beside(first: ast.Module, second: ast.Module) -> tuple[str, tuple[str, ...]] | None:
-    """The part of ``second`` that differs from ``first``, with names of its own, and these names.
+def stands_alone(tree: ast.Module, inputs: Collection[str]) -> bool:
+    """Whether ``tree`` only computes, from ``inputs`` and what it makes itself: running it again is the same again."""
+    known = set(inputs)
+    for statement in tree.body:
+        if _submits(statement):
+            continue
+        if not _only_computes(statement) or not _reads(statement) <= known | _FUNCTIONS:
+            return False
+        if isinstance(statement, ast.Assign):
+            known |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            known |= {alias.asname or alias.name for alias in statement.names}
+    return not (known - set(inputs)) & (set(inputs) | _FUNCTIONS - {"Counter", "defaultdict", "StringIO"})
+
+
+def beside(
+    first: ast.Module, second: ast.Module, inputs: Collection[str], taken: str = ""
+) -> tuple[str, str, tuple[str, ...]] | None:
+    """``second`` as code to run in a namespace of its own, and the part of it that differs from ``first``.
 
     Args:
         first: What was run.
         second: The same with other conditions, statement by statement.
+        inputs: The variables that it may read.
+        taken: All code of the run so far: what it calls by a name is no name for something new.
 
     Returns:
-        None where that would show nothing, or might do more than compute.
+        The code to run, the part to show, and the names of what it makes; None where it would show nothing, or does
+        not stand alone.
     """
-    if len(first.body) != len(second.body):
+    if len(first.body) != len(second.body) or not stands_alone(second, inputs):
         return None
-    taken = {node.id for node in ast.walk(first) if isinstance(node, ast.Name)}
     new: dict[str, str] = {}
-    kept: list[ast.stmt] = []
+    words = set(re.findall(r"\w+", taken)) | {node.id for node in ast.walk(first) if isinstance(node, ast.Name)}
+    run: list[ast.stmt] = []
+    shown: list[ast.stmt] = []
     for before, after in zip(first.body, second.body, strict=True):
-        if isinstance(after, (ast.Import, ast.ImportFrom)) or _submits(after):
+        if _submits(after):
             continue
-        differs = ast.dump(before) != ast.dump(after) or any(
-            isinstance(node, ast.Name) and node.id in new for node in ast.walk(after)
-        )
-        if not differs:
-            continue
-        if not _only_computes(after):
-            return None
-        if isinstance(after, ast.Assign):
+        differs = ast.dump(before) != ast.dump(after) or bool(_reads(after) & new.keys())
+        if differs and isinstance(after, ast.Assign):
             for target in after.targets:
-                assert isinstance(target, ast.Name)
-                new.setdefault(target.id, _free(target.id, taken))
-        kept.append(after)
-    shows = any(isinstance(statement, ast.Expr) for statement in kept)
-    bound = {arg.arg for each in kept for arg in ast.walk(each) if isinstance(arg, ast.arg)}
-    bound |= {
-        node.id for each in kept for inner in ast.walk(each) if isinstance(inner, ast.comprehension)
-        for node in ast.walk(inner.target) if isinstance(node, ast.Name)
-    }  # fmt: skip
-    if not shows or bound & new.keys():
+                if isinstance(target, ast.Name):
+                    new.setdefault(target.id, _free(target.id, words))
+        if differs:
+            shown.append(after)
+        if differs or not isinstance(after, ast.Expr):
+            run.append(after)
+    inner = {node.arg for each in shown for node in ast.walk(each) if isinstance(node, ast.arg)} | _loop_names(shown)
+    if not any(isinstance(statement, ast.Expr) for statement in shown) or inner & new.keys():
         return None
-    renamed = [_Renaming(new).visit(statement) for statement in kept]
-    return ast.unparse(ast.fix_missing_locations(ast.Module(renamed, []))), tuple(new.values())
+    names = _Renaming(new)
+    code, part = (
+        ast.unparse(ast.fix_missing_locations(ast.Module([names.visit(each) for each in each_of], [])))
+        for each_of in (run, shown)
+    )
+    return code, part, tuple(new.values())
+
+
+def apart(code: str, inputs: Collection[str], names: Collection[str]) -> str:
+    """Code that runs ``code`` in a namespace of its own and hands ``names`` of it over where nothing has them."""
+    given = ", ".join(f"{name!r}: {name}" for name in inputs)
+    return (
+        f"__look = {{{given}}}\nexec({code!r}, __look)\n"
+        f"for __name in {list(names)!r}:\n    globals().setdefault(__name, __look.get(__name))\n"
+        "del __look\nglobals().pop('__name', None)\nNone"
+    )
 
 
 def _submits(statement: ast.stmt) -> bool:
@@ -74,9 +106,24 @@ def _submits(statement: ast.stmt) -> bool:
     return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "SUBMIT"
 
 
+def _reads(statement: ast.stmt) -> set[str]:
+    """The names that ``statement`` reads from outside of itself."""
+    read = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    return read - _loop_names([statement]) - {n.arg for n in ast.walk(statement) if isinstance(n, ast.arg)}
+
+
+def _loop_names(statements: list[ast.stmt]) -> set[str]:
+    loops = (node for each in statements for node in ast.walk(each) if isinstance(node, ast.comprehension))
+    return {node.id for loop in loops for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+
+
 def _only_computes(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Import):
+        return all(alias.name in _MODULES for alias in statement.names)
+    if isinstance(statement, ast.ImportFrom):
+        return statement.module in _MODULES and all(alias.name != "*" for alias in statement.names)
     for node in ast.walk(statement):
-        if not isinstance(node, _HARMLESS):
+        if not isinstance(node, _HARMLESS) or (isinstance(node, ast.BinOp) and _makes_large(node)):
             return False
         if isinstance(node, ast.Assign) and not all(isinstance(target, ast.Name) for target in node.targets):
             return False
@@ -89,6 +136,11 @@ def _only_computes(statement: ast.stmt) -> bool:
             if not harmless:
                 return False
     return True
+
+
+def _makes_large(node: ast.BinOp) -> bool:
+    constants = [side for side in (node.left, node.right) if isinstance(side, ast.Constant)]
+    return isinstance(node.op, _LARGE_MAKERS) and (not isinstance(node.op, ast.Mult) or bool(constants))
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -190,7 +190,9 @@ def is_empty(value: Any) -> bool:
 
 
 def _chosen(value: Any, annotation: Any) -> bool:
-    """True if ``value`` is one of the words that ``annotation`` lists."""
+    """True if ``value`` is one of the words, or the numbers, that ``annotation`` lists."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return True
     return isinstance(value, enum.Enum) or (isinstance(value, str) and not _takes_any_text(annotation))
 
 

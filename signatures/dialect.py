@@ -376,9 +376,9 @@ def only_constants(code: str) -> bool:
     if not isinstance(tree, ast.Module):
         return False
     calls = [line.value for line in tree.body if isinstance(line, ast.Expr) and isinstance(line.value, ast.Call)]
-    functions = [call.func for call in calls]
+    functions = {id(call.func) for call in calls}
     return len(calls) == len(tree.body) and all(
-        isinstance(node, _CONSTANT) or (isinstance(node, ast.Name) and node in functions)
+        isinstance(node, _CONSTANT) or (isinstance(node, ast.Name) and id(node) in functions)
         for call in calls
         for node in ast.walk(call)
     )
@@ -431,11 +431,15 @@ def _breaks_off(code: str, name: str) -> bool:
     return not found or not behind.partition("\n")[0].strip()
 
 
+_RETYPED = 1
+"""Characters of a text that an input may be typed in again as: one that is set to ``""`` is done with."""
+
+
 def _is_text(value: ast.expr | None) -> bool:
     if isinstance(value, ast.JoinedStr):
         # One with a variable in it is computed.
         return not any(isinstance(node, ast.Name) for node in ast.walk(value))
-    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+    return isinstance(value, ast.Constant) and isinstance(value.value, str) and len(value.value) >= _RETYPED
 
 
 _CONSTANT = (

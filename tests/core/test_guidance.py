@@ -13,7 +13,7 @@ import numpy as np
 import pydantic
 import pytest
 
-from rlm_dspy import RLM, ConfigurationError, Guidance, subscribe
+from rlm_dspy import RLM, ConfigurationError, Guidance, first_look, subscribe
 from rlm_dspy.environments.base import CellResult, Environment, Submission
 from rlm_dspy.events import Aided
 from rlm_dspy.guide import Guide
@@ -569,3 +569,65 @@ def test_a_model_without_a_temperature_is_given_none(sandbox: Environment) -> No
     prediction = ask(root, sandbox)
     assert prediction.outcome.limit == "repeats"
     assert all(call.request.config.temperature is None for call in root.calls)
+
+
+GOING_ON = [
+    ["it = iter([5, 5, 5, 5, 9])", *["x = next(it)\nprint(x)"] * 5, "SUBMIT(str(x))"],
+    ["at = 0\ndef step():\n    global at\n    at += 1\n    print('ok')", *["step()"] * 5, "SUBMIT(str(at))"],
+    ["print(context[:9])", "print('a')", "print(context[:9])", "print('b')", "print(context[:9])", "SUBMIT('x y')"],
+]
+
+
+@pytest.mark.parametrize("cells", GOING_ON)
+def test_code_that_may_go_on_is_told_and_not_ended(sandbox: Environment, cells: list[str]) -> None:
+    prediction = ask(acting(*map(code, cells)), sandbox)
+    assert prediction.outcome == "submitted" and len(prediction.trajectory) == len(cells)
+
+
+def test_an_input_may_be_let_go_of(sandbox: Environment) -> None:
+    root = acting(code("n = context.count('dawn')\ncontext = ''\nprint(n)"), code("SUBMIT(str(n))"))
+    assert ask(root, sandbox).answer == str(BOATS.count("dawn"))
+    typed = code(f"context = {'day 0 ' * 40!r}\nprint(len(context))")
+    prediction = ask(acting(typed, typed, code("SUBMIT(str(len(context)))")), sandbox)
+    assert "was not run" in prediction.trajectory[0].output and prediction.answer == "240"
+
+
+def test_what_the_host_was_asked_for_is_not_asked_again(sandbox: Environment) -> None:
+    paid: list[int] = []
+
+    def pay(amount: int) -> int:
+        """Pay."""
+        paid.append(amount)
+        return 0
+
+    root = acting(code("result = pay(3)\nSUBMIT(result)"))
+    prediction = ask(root, sandbox, "context, query -> answer: int", tools=[pay])
+    assert prediction.answer == 0 and paid == [3]
+
+
+def test_a_literal_of_numbers_is_chosen(sandbox: Environment) -> None:
+    signature = dspy.Signature("context, query -> answer: Literal[0, 1]")
+    root = acting(code("print(len(context))"), code("SUBMIT(0)"))
+    assert len(ask(root, sandbox, signature).trajectory) == 2
+
+
+def test_an_lm_that_refuses_another_temperature_is_asked_again_without(sandbox: Environment) -> None:
+    def policy(call: Call) -> str:
+        if call.request.config.temperature:
+            raise ValueError("this model takes no temperature but 0")
+        return code("print(len(context))") if call.turn < 2 else code("SUBMIT('x y')")
+
+    assert ask(ScriptedLM(policy, temperature=0), sandbox).answer == "x y"
+
+
+def test_a_temperature_that_is_higher_already_stays(sandbox: Environment) -> None:
+    root = ScriptedLM(lambda call: code("print(len(context))") if call.turn < 2 else code("SUBMIT('x y')"))
+    rlm = RLM("context, query -> answer", interpreter=sandbox)
+    rlm.act.config.update(temperature=1.2)
+    with dspy.context(lm=root):
+        assert rlm(context=BOATS, query=QUESTION).answer == "x y"
+    assert {call.request.config.temperature for call in root.calls} == {1.2}
+
+
+def test_a_task_of_one_long_word_takes_no_time() -> None:
+    assert len(first_look.task_words("ACGT" * 20_000)) == 0

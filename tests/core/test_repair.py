@@ -17,7 +17,7 @@ from rlm_dspy.events import Note
 from rlm_dspy.first_look import telling_words
 from rlm_dspy.guide import Guide
 from rlm_dspy.repair import mended
-from rlm_dspy.second_look import beside
+from rlm_dspy.second_look import apart, beside
 from rlm_dspy.tables import table
 from rlm_dspy.testing import code
 from tests.core.test_first_look import hostile, texts
@@ -128,7 +128,7 @@ def test_words_of_the_language_go_where_the_rest_finds_nothing_with_them(sandbox
         "import json\nrows = [json.loads(line) for line in context.splitlines()]\n"
         "hits = [r for r in rows if r['svc'] == 'svc-9' and r.get('level') == 'ERROR' and 'ended' in r.get('msg', '')]"
     )
-    root = acting(code(f"{source}\nprint(len(hits))"), code("SUBMIT(len(hits_2))"))
+    root = acting(code(f"{source}\nprint(len(hits))"), code("SUBMIT(len(hits_3))"))
     with dspy.context(lm=root):
         prediction = RLM("context, query -> answer: int", interpreter=sandbox, guidance={"name_words": False})(
             context=text, query="How many requests to svc-1 ended at level ERROR?"
@@ -197,6 +197,32 @@ def test_a_worker_that_dies_in_a_second_look_loses_no_input() -> None:
     assert prediction.answer == len(BOATS) and prediction.outcome == "submitted"
 
 
+@pytest.mark.parametrize(
+    ("before", "source"),
+    [
+        ("it = iter(context.splitlines())", "print(len([l for l in it if 'zanzibar' in l]))"),
+        ("lines = context.splitlines()", "print(len([l for l in lines if 'zanzibar' in l]))"),
+        ("def reader(x): return x", "print(len([l for l in reader(context.splitlines()) if 'zanzibar' in l]))"),
+        ("x = 1", "print(len(['a' * 10 ** 9 for l in context.splitlines() if 'zanzibar' in l]))"),
+        ("x = 1", "print(len([sum(range(10 ** 9)) for l in context.splitlines() if 'zanzibar' in l]))"),
+        ("x = 1", "import os\nprint(len([l for l in context.splitlines() if 'zanzibar' in l and os.getpid()]))"),
+    ],
+)
+def test_a_cell_that_does_not_stand_alone_is_not_looked_at_again(
+    sandbox: Environment, before: str, source: str
+) -> None:
+    root = acting(code(before), code(source), code("SUBMIT(len(context))"))
+    ask(root, sandbox, "context, query -> answer: int")
+    assert "Its output:" not in observation(root, 2)
+
+
+def test_what_the_code_calls_by_the_new_name_stays(sandbox: Environment) -> None:
+    looked = f"{FOUND}\nprint(len(hits))"
+    root = acting(code("hits_2 = 83\nprint(hits_2)"), code(looked), code("print(hits_2)\nSUBMIT(hits_2)"))
+    prediction = ask(root, sandbox, "context, query -> answer: int")
+    assert prediction.answer == 83 and "hits_3 = " in observation(root, 2)
+
+
 def test_an_aid_that_fails_ends_no_run(sandbox: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*given: Any) -> Any:
         raise ZeroDivisionError("an aid")
@@ -221,11 +247,12 @@ def test_an_aid_that_fails_ends_no_run(sandbox: Environment, monkeypatch: pytest
 )
 def test_names_of_their_own_are_given_to_what_differs(source: str) -> None:
     first, second = ast.parse(source), ast.parse(source.replace("'a'", "'b'"))
-    made = beside(first, second)
+    made = beside(first, second, ["rows"], "hits_2 = 1")
     if made is not None:
-        names: dict[str, Any] = {"rows": ["b"], "hits": "kept", "x": "kept"}
-        exec(made[0], names)
-        assert names["hits"] == names["x"] == "kept" and all(name in names for name in made[1])
+        names: dict[str, Any] = {"rows": ["b"], "hits": "kept", "x": "kept", "hits_2": "taken"}
+        exec(apart(made[0], ["rows"], made[2]), names)
+        assert names["hits"] == names["x"] == "kept" and names["hits_2"] == "taken"
+        assert "hits_2" not in made[2] and all(name in names for name in made[2])
     else:
         assert "'a'" not in source or "for hits" in source
 
