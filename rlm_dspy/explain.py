@@ -106,7 +106,7 @@ def _count(term: str, text: str, kind: Form, folds: bool) -> tuple[str, str]:
     """What is said of a term, and what to look for in its place: itself, a spelling or part of it, or ``""``."""
     if number := text.count(term):
         where = place(text, term, kind)
-        return f"{term!r} {number:,} times{f', {where}' if where else ''}", term
+        return f"{term!r} {number:,} times{f', mostly {where}' if where else ''}", term
     if spelling := spelled(term, text):
         as_written = "" if folds else f"{term!r} never, but "
         return f"{as_written}{spelling!r} {text.count(spelling):,} times", spelling

@@ -71,7 +71,8 @@ def look(text: str, task: str = "", words: Mapping[str, int] | None = None) -> s
     words = telling_words(text, task) if words is None else words
     if words:
         places = {word: place(text, word, kind) for word in words}
-        listed = (f"{word!r} {n:,} times" + (f", {places[word]}" if places[word] else "") for word, n in words.items())
+        where = {word: f", mostly {found}" if found else "" for word, found in places.items()}
+        listed = (f"{word!r} {number:,} times{where[word]}" for word, number in words.items())
         shown.append(f"{WORDS}{'; '.join(listed)}")
     prose = kind == "prose"
     if found := matches(text, task):

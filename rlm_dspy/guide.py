@@ -269,8 +269,11 @@ class Guide:
             self._unsupported, self._new_names = "mended", again.names
             self.acted.append("mend_conditions")
             output = f"{output}\n{MENDED}\n```python\n{again.code}\n```\nIts output:\n{again.found}"
-        elif nothing and self._aids.explain_empty:
+        elif nothing and self._aids.explain_empty and self._large:
             output = self._explained(code, result, output)
+        elif self._aids.explain_empty and result.error is not None and (import_ := _missing_import(result)):
+            self.acted.append("explain_empty")
+            output = f"{output}\nPut this before it: {import_}"
         elif self._aids.name_words and result.error is None and not self._compared and self._large:
             remarks = self._differences(code).remarks if self._name in code else []
             self.acted += ["name_words"] * bool(remarks)
@@ -331,6 +334,8 @@ class Guide:
             return output
         self.circling = False
         # The number of the cell stands in its tracebacks.
+        # Small models write on with what they were told, turn numbers and all.
+        action = re.sub(r"\[turn \d+ of \d+.*", "", action, flags=re.DOTALL)
         key = action.strip(), re.sub(r"<cell \d+>", "<cell>", output if bare is None else bare)
         if key not in self._seen:
             self._seen.add(key)
@@ -375,6 +380,23 @@ def _found_nothing(result: CellResult) -> bool:
         return result.error.type in kinds and "'NoneType' object" in result.error.message
     said = f"{result.stdout.strip()} {result.value or ''}".strip()
     return bool(said) and is_nothing(said)
+
+
+_IMPORTS = {
+    **dict.fromkeys(("Counter", "defaultdict", "deque", "OrderedDict"), "from collections import {}"),
+    **dict.fromkeys("re json csv io math datetime statistics itertools collections".split(), "import {}"),
+    "StringIO": "from io import {}",
+    "pd": "import pandas as {}",
+    "np": "import numpy as {}",
+}
+
+
+def _missing_import(result: CellResult) -> str:
+    """The import that code which failed on a well-known name lacks, ``""`` for any other error."""
+    if result.error is None or result.error.type != "NameError":
+        return ""
+    found = re.search(r"name '(\w+)' is not defined", result.error.message)
+    return _IMPORTS[found[1]].format(found[1]) if found and found[1] in _IMPORTS else ""
 
 
 def _numbers(text: str) -> set[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -120,12 +121,17 @@ def default_instructions(signature: type[dspy.Signature]) -> bool:
 
 
 def task_text(values: Mapping[str, Any]) -> str:
-    """The short text inputs of a run, one a line: what its question is, for traces and demonstrations.
+    """What a run is asked, for its reminders, traces and demonstrations: of its text inputs those that are no data.
 
-    Names are left out, since they are contract; long values are, since they are data.
+    Long ones are data. Where short ones have the name of a question, they are what is asked, and the others are data
+    too: a short document is no more to be followed than a long one.
     """
-    return "\n".join(value for value in values.values() if isinstance(value, str) and 0 < len(value) <= SHORT)
+    short = {name: value for name, value in values.items() if isinstance(value, str) and 0 < len(value) <= SHORT}
+    asking = [value for name, value in short.items() if _ASKING.search(name)]
+    return "\n".join(asking or short.values())
 
+
+_ASKING = re.compile(r"quer(y|ies)|question|task|instruction|prompt|request|goal|ask", re.IGNORECASE)
 
 ASKED = 5_000
 """Characters of a text input that may still be a question."""
@@ -138,7 +144,10 @@ def asked(signature: type[dspy.Signature], values: Mapping[str, Any]) -> str:
     """
     texts = {name: value for name, value in values.items() if isinstance(value, str)}
     data = max(texts, key=lambda name: len(texts[name]), default="")
-    parts = [text for name, text in texts.items() if len(text) <= (SHORT if name == data else ASKED)]
+    long = [
+        text for name, text in texts.items() if SHORT < len(text) <= ASKED and name != data and _ASKING.search(name)
+    ]
+    parts = [text for text in (task_text(values), *long) if text]
     return "\n".join([*parts, *([] if default_instructions(signature) else [signature.instructions])]).strip()
 
 
@@ -153,7 +162,8 @@ def _type_name(value: Any) -> str:
 
 def _size(value: Any) -> str:
     if isinstance(value, str):
-        lines = value.count("\n") + 1
+        # An end of line at the very end begins no other one.
+        lines = value.count("\n") + (not value.endswith("\n"))
         return f"{len(value):,} character{'s' if len(value) != 1 else ''}" + (f", {lines:,} lines" if lines > 1 else "")
     if isinstance(value, (bytes, bytearray)):
         return f"{len(value):,} bytes"

@@ -111,7 +111,7 @@ _FORMS = {
         has=_record_has,
         get=lambda name: f"re.search(r'{name}=(\\S+)', line)[1]",
         guard="'carrier=' in line",
-        where={"fruit": ", as word [2]", "carrier": ", as 'carrier={}'", "at": ""},
+        where={"fruit": ", mostly as word [2]", "carrier": ", mostly as 'carrier={}'", "at": ""},
     ),
     "columns": _Form(
         head=_look(_columns),
@@ -126,7 +126,7 @@ _FORMS = {
         ),
         get=lambda name: f"row[{_PLACES[name]}]",
         guard="len(row) > 4",
-        where={"fruit": ", as word [2]", "carrier": ", as word [4]", "at": ""},
+        where={"fruit": ", mostly as word [2]", "carrier": ", mostly as word [4]", "at": ""},
     ),
     "json": _Form(
         head=_look(_json),
@@ -142,9 +142,9 @@ _FORMS = {
         get=lambda name: f"row[{name!r}]",
         guard="",
         where={
-            "fruit": ", in the field 'fruit'",
-            "carrier": ", in the field 'carrier'",
-            "at": ", at the beginning of the field 'at'",
+            "fruit": ", mostly in the field 'fruit'",
+            "carrier": ", mostly in the field 'carrier'",
+            "at": ", mostly at the beginning of the field 'at'",
         },
     ),
     "csv": _Form(
@@ -161,9 +161,9 @@ _FORMS = {
         get=lambda name: f"row[{name!r}]",
         guard="",
         where={
-            "fruit": ", in the column 'fruit'",
-            "carrier": ", in the column 'carrier'",
-            "at": ", at the beginning of the column 'at'",
+            "fruit": ", mostly in the column 'fruit'",
+            "carrier": ", mostly in the column 'carrier'",
+            "at": ", mostly at the beginning of the column 'at'",
         },
     ),
 }

@@ -31,7 +31,8 @@ class Guidance:
             last turn is taken.
         keep_inputs: Code that types a large text input in again (``context = "..."``) is not run; the root is told so.
         explain_empty: Where code found nothing (``0``, ``[]``, a search without a match), the output says how often and
-            where each text that it looked for stands in the inputs, and shows what comes closest.
+            where each text that it looked for stands in the inputs, and shows what comes closest. Where it failed on a
+            well-known name (``Counter``, ``re``), the import is named.
         mend_conditions: Code whose conditions rule everything out (a value that is asked for in another field than its
             own or spelled otherwise, a condition that the task does not name) is run again with them mended, and both
             outputs are shown. Code that calls the host or submits is not.

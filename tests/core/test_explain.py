@@ -79,8 +79,8 @@ def test_the_field_of_a_word_is_named() -> None:
     text = "\n".join(map(json.dumps, rows))
     explained = nothing("[r for r in rows if r['level'] == 'cart' and r['code'] == '502']", "c", text)
     assert explained is not None
-    assert "'cart' 60 times, in the field 'svc'" in explained.text
-    assert "'502' 90 times, as a number in the field 'code'" in explained.text
+    assert "'cart' 60 times, mostly in the field 'svc'" in explained.text
+    assert "'502' 90 times, mostly as a number in the field 'code'" in explained.text
     assert "With 'cart', '502': 60 lines" in explained.text
 
 

@@ -631,3 +631,22 @@ def test_a_temperature_that_is_higher_already_stays(sandbox: Environment) -> Non
 
 def test_a_task_of_one_long_word_takes_no_time() -> None:
     assert len(first_look.task_words("ACGT" * 20_000)) == 0
+
+
+def test_the_import_that_a_known_name_lacks_is_named(sandbox: Environment) -> None:
+    root = acting(code("print(Counter(context.split()).most_common(1))"), code("SUBMIT('x y')"))
+    ask(root, sandbox)
+    assert "Put this before it: from collections import Counter" in observation(root)
+
+
+def test_a_question_is_not_searched_for_what_code_looks_for(sandbox: Environment) -> None:
+    root = acting(code("print([r for r in rows if 'Zanzibar' in r])"), code("SUBMIT('x y')"))
+    with dspy.context(lm=root):
+        RLM("rows: list[str], query -> answer", interpreter=sandbox)(rows=["a"] * 900, query=QUESTION)
+    assert "In query" not in observation(root)
+
+
+def test_an_echo_with_another_turn_number_is_a_repetition(sandbox: Environment) -> None:
+    echo = "Hm.\n[turn {} of 20]\nTask: x"
+    root = ScriptedLM(lambda call: BEST if "No more code" in call.prompt else echo.format(call.number))
+    assert ask(root, sandbox).outcome.limit == "repeats"
