@@ -56,6 +56,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _ask(options: argparse.Namespace, watch: _Watch, stack: contextlib.ExitStack) -> int:
+    if not options.question.strip():
+        raise ConfigurationError('the question is empty: rlm-dspy ask "How many lines are there?" FILE')
     watch.out = OutFile(options.out) if options.out not in (None, "-") else None
     program = _program(options)
     root, sub = models(options.model, options.sub_model, options.api_base)

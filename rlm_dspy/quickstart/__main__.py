@@ -34,7 +34,7 @@ OPTIONS: dict[str, Any] = {"max_iters": 15, "max_llm_calls": 200, "max_seconds":
 
 EMBEDDED_NOTE = """\
 Model: {title}, on this machine, because {why}.
-       The first time, {megabytes:,.0f} MB are downloaded ({licence}). Without a download: SCRIPTED=1 make quickstart"""
+       {download} Without the model: SCRIPTED=1 make quickstart"""
 
 
 def main() -> int:
@@ -118,12 +118,13 @@ class _Task:
 
 def _announce(choice: models.Choice) -> None:
     if choice.embedded:
-        from rlm_dspy.models import catalog
+        from rlm_dspy.models import catalog, store
 
         model = catalog.resolve(catalog.DEFAULT)
-        note = EMBEDDED_NOTE.format(
-            title=model.name, why=choice.why, megabytes=(model.size or 0) / 1e6, licence=model.license
-        )
+        here = os.path.isfile(store.target(model))
+        megabytes = (model.size or 0) / 1e6
+        download = "Its file is here already." if here else f"{megabytes:,.0f} MB are downloaded now ({model.license})."
+        note = EMBEDDED_NOTE.format(title=model.name, why=choice.why, download=download)
         print(note, flush=True)
     elif choice.model is None:
         print(SCRIPT_NOTE.format(why=choice.why), flush=True)

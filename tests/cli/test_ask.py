@@ -285,3 +285,8 @@ def test_the_api_base_is_not_given_to_another_provider() -> None:
 @pytest.fixture(autouse=True)
 def _no_process_left(adopted: Callable[[], None]) -> Any:
     yield
+
+
+def test_an_empty_question_is_a_usage_error(ask: Any, script: Any, document: str) -> None:
+    result = ask(" \n", document, "--model", script(SUBMITS))
+    assert (result.code, result.out) == (exits.USAGE, "") and "the question is empty" in result.err
