@@ -73,6 +73,7 @@ class Loop:
         self.guidance = run.program.guidance
         self._facts = Contract("", (), (), ())
         self.guide = Guide(run)
+        self._trouble: list[str] = []
 
     async def open(self) -> Ending | None:
         """Open the session and hand it the inputs; an ending if a limit struck first."""
@@ -91,6 +92,8 @@ class Loop:
             limit = stopped.limit
         # Not bounded: `extract` needs what is told as well.
         await asyncio.wrap_future(telling)
+        for message in self._trouble:
+            run.events.emit(ev.Note(message=message))
         if limit is not None:
             run.events.emit(ev.LimitStruck(limit=limit, where="open"))
             return Ending(limit=limit)
@@ -424,6 +427,14 @@ class Loop:
         if guidance.demonstration:
             run.conversation.demonstration = demonstration.messages(contract, guidance)
 
+    def _looked_at(self, variable: VariableInfo) -> VariableInfo:
+        """``variable`` with a first look at it; without one where that fails, which is no reason to end a run."""
+        try:
+            return inputs_.looked_at(variable, self.run.inputs[variable.name], self.asked)
+        except Exception as error:
+            self._trouble.append(f"no first look at {variable.name}: {error_text(error)}")
+            return variable
+
     def _contract(self) -> Contract:
         run, limits = self.run, self.run.limits
         lines = [f"{limits.max_iters} turns"]
@@ -437,8 +448,7 @@ class Loop:
             task="" if self.task and inputs_.default_instructions(run.signature) else run.signature.instructions,
             question=self.task,
             variables=tuple(
-                inputs_.looked_at(variable, run.inputs[variable.name], self.asked) if look else variable
-                for variable in self.variables
+                self._looked_at(variable) if look else variable for variable in self.variables
             ),
             functions=self.functions.infos(),
             outputs=submit.outputs_of(run.signature),

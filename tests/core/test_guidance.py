@@ -650,3 +650,16 @@ def test_an_echo_with_another_turn_number_is_a_repetition(sandbox: Environment) 
     echo = "Hm.\n[turn {} of 20]\nTask: x"
     root = ScriptedLM(lambda call: BEST if "No more code" in call.prompt else echo.format(call.number))
     assert ask(root, sandbox).outcome.limit == "repeats"
+
+
+def test_a_first_look_that_fails_ends_no_run(sandbox: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(*given: Any) -> str:
+        raise ValueError("no look")
+
+    monkeypatch.setattr(first_look, "look", look)
+    notes: list[str] = []
+    with subscribe(lambda event, run: notes.append(getattr(event, "message", ""))):
+        root = acting(code("print(len(context))"), code("SUBMIT('x y')"))
+        assert ask(root, sandbox).outcome == "submitted"
+    assert "It begins and ends: 'day 0 boat0" in root.calls[0].own[0]["content"]
+    assert any("no first look at context: ValueError: no look" in note for note in notes)
