@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -85,18 +86,26 @@ def warm(environment: Environment, n: int, *, wait: bool = True) -> None:
     pool = _pool
     with pool.lock:
         shelf = pool.shelf(environment)
-        shelf.fixed = n
-        surplus = [shelf.spares.popleft() for _ in range(max(0, len(shelf.spares) - shelf.target()))]
+        before, shelf.fixed = shelf.fixed, n
+        dead = [spare for spare in shelf.spares if not spare.alive]
+        for spare in dead:
+            shelf.spares.remove(spare)
+        # Counted at once, so that another call at the same time does not start them too.
+        missing = max(0, n - len(shelf.spares) - shelf.starting) if wait else 0
+        shelf.starting += missing
+        generation = pool.generation
+        surplus = dead + [shelf.spares.popleft() for _ in range(max(0, len(shelf.spares) - shelf.target()))]
     for spare in surplus:
         spare.close()
     if not wait:
         pool.wake()
         return
-    starts = [threads.submit(pool.add, shelf) for _ in range(n)]
+    starts = [threads.submit(functools.partial(pool.start, shelf, generation)) for _ in range(missing)]
     failures = [error for start in starts if (error := start.exception()) is not None]
     if failures:
         with pool.lock:
-            shelf.fixed = 0
+            shelf.fixed = before
+        pool.wake()
         raise failures[0]
 
 
@@ -238,6 +247,7 @@ class _Pool:
         self.shelves: dict[Environment, _Shelf] = {}
         self._thread: threading.Thread | None = None
         self._ended = False
+        self.generation = 0
 
     def shelf(self, environment: Environment) -> _Shelf:
         shelf = self.shelves.get(environment)
@@ -249,13 +259,18 @@ class _Pool:
         """Start a spare and put it on the shelf."""
         with self.lock:
             shelf.starting += 1
+            generation = self.generation
+        self.start(shelf, generation)
+
+    def start(self, shelf: _Shelf, generation: int) -> None:
+        """`add`, where it is counted as starting already; a pool that was closed since then keeps nothing."""
         spare = None
         try:
             spare = _Spare(shelf.environment)
         finally:
             with self.lock:
                 shelf.starting -= 1
-                if spare is not None and not self._ended:
+                if spare is not None and not self._ended and generation == self.generation:
                     shelf.spares.append(spare)
                     spare = None
         if spare is not None:
@@ -273,6 +288,7 @@ class _Pool:
     def empty(self, *, for_good: bool = False) -> list[_Spare]:
         with self.lock:
             self._ended = self._ended or for_good
+            self.generation += 1
             found = [spare for shelf in self.shelves.values() for spare in shelf.spares]
             for shelf in self.shelves.values():
                 shelf.spares.clear()

@@ -139,6 +139,37 @@ def test_warm_in_the_background(place: Environment) -> None:
     until(lambda: pool.spares(place) == 1)
 
 
+def test_warming_again_adds_nothing(place: Environment) -> None:
+    for _ in range(3):
+        pool.warm(place, 2)
+        assert pool.spares(place) == 2
+    calls = [threading.Thread(target=pool.warm, args=(place, 3)) for _ in range(3)]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    until(lambda: pool.spares(place) == 3 and pool._pool._thread is None)
+
+
+def test_closing_while_spares_are_started_leaves_none(place: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, closed = threading.Event(), threading.Event()
+    opened = type(place).open
+
+    def slow(self: Environment) -> Transport:
+        begun.set()
+        assert closed.wait(20)
+        return opened(self)
+
+    monkeypatch.setattr(type(place), "open", slow)
+    warming = threading.Thread(target=pool.warm, args=(place, 2))
+    warming.start()
+    assert begun.wait(20)
+    pool.close()
+    closed.set()
+    warming.join()
+    assert pool.spares(place) == 0
+
+
 class Broken(Environment):
     """An environment that never opens."""
 
