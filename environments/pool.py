@@ -90,8 +90,7 @@ def warm(environment: Environment, n: int, *, wait: bool = True) -> None:
         dead = [spare for spare in shelf.spares if not spare.alive]
         for spare in dead:
             shelf.spares.remove(spare)
-        # Counted at once, so that another call at the same time does not start them too.
-        missing = max(0, n - len(shelf.spares) - shelf.starting) if wait else 0
+        missing = max(0, n - len(shelf.spares)) if wait else 0
         shelf.starting += missing
         generation = pool.generation
         surplus = dead + [shelf.spares.popleft() for _ in range(max(0, len(shelf.spares) - shelf.target()))]
@@ -105,7 +104,9 @@ def warm(environment: Environment, n: int, *, wait: bool = True) -> None:
     if failures:
         with pool.lock:
             shelf.fixed = before
-        pool.wake()
+    # What another call or the background has started beside these is closed again.
+    pool.wake()
+    if failures:
         raise failures[0]
 
 
