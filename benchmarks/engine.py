@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks import machine, report, server, table
 from benchmarks.curves import CURVES
 from benchmarks.engines import ENGINES
-from benchmarks.measure import BENCH_PYTHON, Clock, measure, say
+from benchmarks.measure import BENCH_PYTHON, Clock, measure, say, short
 from benchmarks.process import ROOT
 from benchmarks.store import Store
 from benchmarks.work import WORKS, Work
@@ -87,12 +87,18 @@ def _measure(options: argparse.Namespace, store: Store, session: str, arguments:
                 say(f"  {work.title}: no time left")
                 failed = True
                 continue
-            for engine, result in measure(work, chosen, address, clock, versions).items():
+            found = measure(work, chosen, address, clock, versions)
+            for engine, result in found.items():
                 if engine == "ours" and work.name == "start":
                     result["sandbox"] = sandbox
                 failed = failed or (not work.curve and "reason" in result)
                 store.put(session, engine, work.name, result)
             store.save()
+            # Said once it is kept: whoever interrupts after this loses nothing of it.
+            for engine in chosen:
+                if engine in work.skip or (engine == "bare" and work.record):
+                    continue
+                say(f"  {work.title}: {engine} {short(found.get(engine))}")
     if not options.curves and "ours" in engines and (not options.only or table.HELP in options.only):
         store.put(session, "ours", table.HELP, {"seconds": machine.help_times()})
     store.sessions[session]["noise"] = _noise(before, machine.noise())

@@ -79,8 +79,6 @@ def measure(
     if work.record:
         for name in found:
             found[name] |= server.prefixes(address).get(work.root_model(name), {})
-    for name in [*chosen, *(peer for peer in PEERS if peer in found and peer not in chosen)]:
-        say(f"  {work.title}: {name} {short(found.get(name))}")
     return found
 
 
