@@ -96,7 +96,7 @@ def _measure(options: argparse.Namespace, store: Store, session: str, arguments:
             store.save()
             # Said once it is kept: whoever interrupts after this loses nothing of it.
             for engine in chosen:
-                if engine in work.skip or (engine == "bare" and work.record):
+                if engine in dict(work.skip) or (engine == "bare" and work.record):
                     continue
                 say(f"  {work.title}: {engine} {short(found.get(engine))}")
     if not options.curves and "ours" in engines and (not options.only or table.HELP in options.only):
