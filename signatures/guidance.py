@@ -24,18 +24,21 @@ class Guidance:
         first_look: The first message shows lines from the beginning, the middle and the end of large texts. Off: their
             first and last characters as one Python literal.
         repeat_task: The task and the way to submit stand again after every output.
-        break_repeats: A root that sends the same code again and gets the same output again is told so, once; the next
-            time the turns end (limit ``"repeats"``) and ``extract`` answers. Turns that called the host never count.
+        break_repeats: A root that sends the same code again and gets the same output again is told so, and asked at a
+            temperature of 0.7 where its LM has a lower one set. If nothing new came twice in a row, and that code can
+            have changed nothing, the turns end (limit ``"repeats"``) and ``extract`` answers. Turns that called the
+            host never count.
         check_answers: A submitted answer that is empty, no text where text is asked for, or supported by no look at the
             data is refused with the reason. The same answer after another look, the second time without one, or on the
             last turn is taken.
         keep_inputs: Code that types a large text input in again (``context = "..."``) is not run; the root is told so.
+            The same code again is.
         explain_empty: Where code found nothing (``0``, ``[]``, a search without a match), the output says how often and
             where each text that it looked for stands in the inputs, and shows what comes closest. Where it failed on a
             well-known name (``Counter``, ``re``), the import is named.
         mend_conditions: Code whose conditions rule everything out (a value that is asked for in another field than its
-            own or spelled otherwise, a condition that the task does not name) is run again with them mended, and both
-            outputs are shown. Code that calls the host or submits is not.
+            own or spelled otherwise, a condition that the task does not name) is tried with them mended, in a namespace
+            of its own, and both outputs are shown. Only code that stands alone and can do nothing but compute.
         name_words: The first output that found something names the words of the task that stand in the data and that
             the code does not use, conditions of the code that the task does not name, and sentences with a name that
             the code looks for in one wording alone.
