@@ -34,7 +34,7 @@ class Differences:
 
 
 def differences(
-    code: str, before: str, name: str, text: str, task: str, words: Mapping[str, int], made_up_only: bool = False
+    code: str, before: str, name: str, text: str, task: str, words: Mapping[str, int]
 ) -> Differences:
     """How the conditions of ``code`` differ from those of ``task``.
 
@@ -42,14 +42,11 @@ def differences(
         code: What was run over ``text``, the variable ``name``.
         before: All code that was run before it.
         words: The telling words of ``task`` in ``text``.
-        made_up_only: Say only what ``code`` asks for and the task does not.
     """
     found = Differences()
     if len(text) > SEARCHED or len(code) > LONGEST:
         return found
     _made_up(found, code, text, task)
-    if made_up_only:
-        return found
     _loose(found, code, text, task, words)
     _forgotten(found, f"{before}\n{code}".lower(), name, words)
     _narrow(found, code, text, task)

@@ -156,11 +156,6 @@ class Guide:
         self._ran = False
         return f"{doubt}{self._start(code)}"
 
-    @property
-    def pending(self) -> dict[str, Any] | None:
-        """The answer that was refused last, if no code has run since."""
-        return self.doubted[-1] if self.doubted and not self._ran else None
-
     def _last(self) -> bool:
         """Whether there may be no other turn to give an answer in."""
         run = self._run
