@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rlm_dspy import environments, errors, events, signatures, tasks, testing
     from rlm_dspy.errors import (
         CallFailed,
+        CallRefused,
         ConfigurationError,
         LimitReached,
         MissingExtraError,
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
         ValueTooLargeError,
     )
     from rlm_dspy.events import Event, subscribe
-    from rlm_dspy.ledger import Limits
+    from rlm_dspy.limits import Limits
     from rlm_dspy.models import local_lm
+    from rlm_dspy.prices import Price
     from rlm_dspy.rlm import RLM
     from rlm_dspy.run import Run
     from rlm_dspy.signatures.guidance import Guidance
@@ -49,15 +51,17 @@ __version__ = "0.1.0"
 _HOMES = {
     "RLM": "rlm_dspy.rlm",
     "Run": "rlm_dspy.run",
-    "Limits": "rlm_dspy.ledger",
+    "Limits": "rlm_dspy.limits",
     "Event": "rlm_dspy.events",
     "Guidance": "rlm_dspy.signatures.guidance",
     "local_lm": "rlm_dspy.models",
     "subscribe": "rlm_dspy.events",
+    "Price": "rlm_dspy.prices",
     "Outcome": "rlm_dspy.trajectory",
     "Trajectory": "rlm_dspy.trajectory",
     "Turn": "rlm_dspy.trajectory",
     "CallFailed": "rlm_dspy.errors",
+    "CallRefused": "rlm_dspy.errors",
     "ConfigurationError": "rlm_dspy.errors",
     "LimitReached": "rlm_dspy.errors",
     "MissingExtraError": "rlm_dspy.errors",
@@ -73,6 +77,7 @@ _MODULES = ("environments", "errors", "events", "signatures", "tasks", "testing"
 __all__ = [
     "RLM",
     "CallFailed",
+    "CallRefused",
     "ConfigurationError",
     "Event",
     "Guidance",
@@ -80,6 +85,7 @@ __all__ = [
     "Limits",
     "MissingExtraError",
     "Outcome",
+    "Price",
     "RLMError",
     "Run",
     "RunFailed",

@@ -4,6 +4,8 @@
 |---|---|
 | `ways_to_call` | whether an LM can be awaited shows only when awaiting it fails |
 | `replays_reasoning` | how an engine sends earlier reasoning text back is decided in its private routing |
+| `has_provider` | whether an LM calls a provider or an engine of its user's own is in a private setting |
+| `model_facts` | the published prices and context windows that DSPy ships are read by an unlisted module |
 | `SubAgents` | the sandbox stand-in for ``import dspy`` lives in ``dspy.primitives.facade`` |
 """
 
@@ -56,6 +58,29 @@ def replays_reasoning(lm: Any) -> bool:
     except Exception:
         # Routing that cannot be asked is one that cannot be trusted with the bytes of a reply.
         return False
+
+
+def has_provider(lm: Any) -> bool:
+    """True if ``lm`` calls a provider by an engine of DSPy's own, so that prices may be published for its model."""
+    return isinstance(lm, dspy.LM) and isinstance(getattr(lm, "_engine_spec", "auto"), str)
+
+
+def model_facts(model: str) -> dict[str, Any]:
+    """What is published about ``model``: prices, context window; empty where nothing is known.
+
+    Args:
+        model: With its provider, as ``dspy.LM`` takes it.
+    """
+    provider, _, name = model.partition("/")
+    if not name:
+        provider, name = "openai", model
+    try:
+        from dspy.clients.model_metadata import model_info
+
+        found = model_info(provider, name)
+    except Exception:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class SubAgents:

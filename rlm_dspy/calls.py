@@ -1,76 +1,28 @@
-"""Calling predictors from a run: on the event loop where the LM can be awaited, in a thread where it cannot."""
+"""Calling predictors from a run: through its ledger and the tree's gate, once more where an LM failed for a moment.
+
+A call is made on the event loop where the LM can only be awaited, and in a thread where it can be called.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
-from typing import Any
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import dspy
 from dspy.utils.callback import BaseCallback
-from dspy.utils.usage_tracker import UsageTracker
+from dspy.utils.exceptions import is_retryable_lm_error
 
 from rlm_dspy import _compat
+from rlm_dspy import events as ev
 from rlm_dspy._aio import threads
-from rlm_dspy.ledger import Ledger
+from rlm_dspy.ledger import Spender, spending
+from rlm_dspy.redact import error_text
 from rlm_dspy.signatures.conversation import current
 
-
-class Meter(UsageTracker):
-    """Sees every LM request of a run where its usage is recorded, whoever made it: predictors, tools, sub-agents.
-
-    It stands in for DSPy's own usage tracker for the time of a run, and passes everything on to the one it replaces.
-    Answers from a cache report no usage to DSPy, and so are not counted.
-
-    Args:
-        ledger: Gets each request with its tokens at once.
-        outer: The tracker that is in force around the run, or None.
-    """
-
-    def __init__(self, ledger: Ledger, outer: UsageTracker | None) -> None:
-        super().__init__()
-        self.usage_data = _ByModel(self)
-        self._ledger = ledger
-        self._outer = outer
-        self._lock = threading.Lock()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Meter:
-        """Itself: ``dspy.Parallel`` copies the tracker for each thread, whose calls are the run's all the same."""
-        return self
-
-    def add_usage(self, lm: str, usage_entry: dict[str, Any]) -> None:
-        """One request of the model ``lm``."""
-        with self._lock:
-            super().add_usage(lm, usage_entry)
-            if self._outer is not None:
-                self._outer.add_usage(lm, usage_entry)
-        self._ledger.count_lm_call(
-            usage_entry.get("prompt_tokens") or 0, usage_entry.get("completion_tokens") or 0
-        )
-
-
-class _ByModel(dict[str, "_Entries"]):
-    """A `Meter`'s entries by model name."""
-
-    def __init__(self, meter: Meter) -> None:
-        super().__init__()
-        self._meter = meter
-
-    def __missing__(self, lm: str) -> _Entries:
-        return self.setdefault(lm, _Entries(self._meter, lm))
-
-
-class _Entries(list[dict[str, Any]]):
-    """The entries of one model. A ``dspy.track_usage`` inside of the run hands its own over by ``extend``."""
-
-    def __init__(self, meter: Meter, lm: str) -> None:
-        super().__init__()
-        self._meter = meter
-        self._lm = lm
-
-    def extend(self, entries: Iterable[dict[str, Any]]) -> None:
-        for entry in entries:
-            self._meter.add_usage(self._lm, entry)
+if TYPE_CHECKING:
+    from rlm_dspy.run import Run
 
 
 class ReplyKeeper(BaseCallback):
@@ -128,3 +80,89 @@ async def call(module: dspy.Module, adapter: dspy.Adapter | None, lm: Any = None
             return await threads.run(module, **inputs)
     with dspy.context(**context):
         return await module.acall(**inputs)
+
+
+RETRY_SECONDS = (2.0, 8.0, 20.0)
+"""Pauses before a call is made again that failed for a moment (busy, not reached, an error of the server). DSPy's own
+LMs have tried several times within seconds before they report such a failure."""
+MAX_RETRY_SECONDS = 120.0
+"""The longest pause that a provider may ask for."""
+
+
+async def spend(
+    run: Run,
+    role: str,
+    module: dspy.Module,
+    adapter: dspy.Adapter | None,
+    lm: Any = None,
+    *,
+    chars: int = 0,
+    most: int | None = None,
+    least: bool = False,
+    last: bool = False,
+    counted: bool = False,
+    begun: Callable[[], Any] | None = None,
+    inputs: dict[str, Any],
+) -> dspy.Prediction:
+    """`call` ``module`` for ``run``: admitted by its ledger, counted for ``role``, at most so many at once in the tree.
+
+    Args:
+        run: Whose ledger pays.
+        role: See `rlm_dspy.usage.Key`.
+        module: A predictor or any module.
+        adapter: See `call`.
+        lm: See `call`.
+        chars: Characters of the prompt, from which tokens and money are estimated.
+        most: Output tokens that the call may have, or None.
+        least: The run's first turn, see `rlm_dspy.ledger.Ledger.admitted`.
+        last: The run's last call, likewise.
+        counted: It is the root's: in a child's run it is one of the calls that the parent's code makes.
+        begun: Called when it has been admitted and is being made.
+        inputs: Of the module.
+
+    Raises:
+        CallRefused: A limit leaves no room for it.
+    """
+    if counted and run.counted_by is not None:
+        run.counted_by.reserve_calls(1)
+        made = False
+
+        def begin() -> None:
+            nonlocal made
+            made = True
+            if begun is not None:
+                begun()
+
+        try:
+            bounds: dict[str, Any] = {"chars": chars, "most": most, "least": least, "last": last}
+            return await spend(run, role, module, adapter, lm, **bounds, begun=begin, inputs=inputs)
+        finally:
+            run.counted_by.settle_call(made=made)
+    ledger = run.ledger
+    chosen = lm or getattr(module, "lm", None) or dspy.settings.lm
+    price = ledger.prices.of(str(getattr(chosen, "model", "")), chosen) if ledger.estimates else None
+    plain = isinstance(module, dspy.Predict)
+    async with run.tree.calls.place():
+        with (
+            ledger.admitted(ledger.estimate(role, chars, price, most), least=least, last=last),
+            ledger.in_flight(),
+            spending(Spender(role, ledger, chars if plain else 0)),
+        ):
+            if begun is not None:
+                begun()
+            # What has been streamed cannot be taken back.
+            pauses = RETRY_SECONDS if plain and dspy.settings.send_stream is None else ()
+            for pause in (*pauses, None):
+                try:
+                    return await call(module, adapter, lm, **inputs)
+                except Exception as error:
+                    if pause is None or not is_retryable_lm_error(error):
+                        raise
+                    asked = getattr(error, "retry_after", None)
+                    wait = max(pause * random.uniform(0.75, 1.25), asked if isinstance(asked, (int, float)) else 0.0)
+                    left = ledger.seconds_left
+                    if wait > MAX_RETRY_SECONDS or (left is not None and wait >= left):
+                        raise
+                    run.events.emit(ev.Note(message=f"{role} is tried again in {wait:.0f} s: {error_text(error)}"))
+                await asyncio.sleep(wait)
+    raise AssertionError("unreachable")

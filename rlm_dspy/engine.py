@@ -11,16 +11,18 @@ from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy import watched
 from rlm_dspy._aio import threads
-from rlm_dspy.calls import Meter
 from rlm_dspy.environments.base import Session
 from rlm_dspy.errors import LimitReached, RunFailed
+from rlm_dspy.ledger import spending
 from rlm_dspy.loop import Ending, Loop
+from rlm_dspy.metering import Meter
 from rlm_dspy.providers import diagnose, secrets
 from rlm_dspy.redact import error_text, hide
 from rlm_dspy.render import one_line
-from rlm_dspy.run import Run
+from rlm_dspy.run import Run, running
 from rlm_dspy.streaming import Home, bridged
 from rlm_dspy.trajectory import Outcome, Trajectory
+from rlm_dspy.tree import lent
 
 _FIX = "Fix: "
 
@@ -41,12 +43,15 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
             trajectory so far as its attribute ``trajectory``.
     """
     run.attach()
-    for lm in (run.program.sub_lm, dspy.settings.lm, *(getattr(p, "lm", None) for p in _predictors(run.program))):
+    for lm in (dspy.settings.lm, *run.program.lms()):
         for secret in secrets(lm):
             hide(secret)
-    meter = Meter(run.ledger, dspy.settings.usage_tracker)
-    async with bridged(home):
-        with dspy.context(usage_tracker=meter):
+        if (model := getattr(lm, "model", None)) is not None:
+            # Usage is reported by name alone; here the LM itself can be asked.
+            run.ledger.prices.of(str(model), lm)
+    meter = Meter(run.ledger, dspy.settings.usage_tracker, run)
+    async with bridged(home), lent():
+        with dspy.context(usage_tracker=meter), running(run), spending(None):
             try:
                 return await _explaining(run, meter)
             except BaseException as error:
@@ -63,7 +68,7 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
                 raise
 
 
-def _predictors(program: dspy.Module) -> list[dspy.Predict]:
+def predictors_of(program: dspy.Module) -> list[dspy.Predict]:
     """All predictors in ``program``.
 
     Unlike ``program.predictors()`` it does not go through histories of LM calls, which have thousands of entries, and
@@ -136,6 +141,7 @@ async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
     run.events.emit(
         ev.RunStarted(
             run_id=run.id,
+            parent_id=run.parent.id if run.parent is not None else None,
             signature=run.signature.signature,
             variables={variable.name: variable.summary() for variable in variables},
             limits=run.limits.to_dict(),

@@ -7,6 +7,7 @@
         ├── LocalModelError           a model of this machine cannot be fetched or served
         ├── SandboxUnavailableError   the environment cannot start as asked on this machine
         ├── CallFailed                a host function failed; raised into the code that called it
+        ├── CallRefused               a limit leaves no room for the call that code asked for
         ├── ValueTooLargeError        a value does not fit the channel's cap; also a ValueError
         └── RunStopped                a run ended without SUBMIT and ``on_limit="raise"`` was asked for
             ├── LimitReached          a limit struck; ``.limit`` names it
@@ -59,6 +60,21 @@ class LocalModelError(RLMError, RuntimeError):
 
 class CallFailed(RLMError, RuntimeError):
     """A host function failed; the text is the redacted ``Type: message`` of what went wrong."""
+
+
+class CallRefused(RLMError, RuntimeError):
+    """A limit leaves no room for an LM call; nothing was spent. Raised into the code that asked for it.
+
+    Attributes:
+        limit: The name of the limit, such as ``"max_llm_calls"``.
+    """
+
+    def __init__(self, message: str, limit: str = "max_llm_calls") -> None:
+        super().__init__(message)
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.limit)
 
 
 class ValueTooLargeError(RLMError, ValueError):

@@ -45,6 +45,8 @@ class Event:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Event):
+        return value.to_dict()
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
@@ -52,10 +54,12 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
-    """``variables`` maps each input to its one-line summary, never to its content; ``limits`` are those in force."""
+    """``variables`` maps each input to its one-line summary, never to its content; ``limits`` are those in force.
+    ``parent_id`` is the run that this one was started inside of, or None."""
 
     kind: ClassVar[str] = "run_started"
     run_id: str
+    parent_id: str | None = None
     signature: str
     variables: dict[str, str]
     limits: dict[str, Any]
@@ -108,7 +112,8 @@ class CallStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CallEnded(Event):
-    """The call with the number ``call`` ended; ``error`` is set where it failed."""
+    """The call with the number ``call`` ended; ``error`` is set where it failed. One that is ``reused`` was answered by
+    what an equal call had been answered."""
 
     kind: ClassVar[str] = "call_ended"
     turn: int
@@ -117,6 +122,33 @@ class CallEnded(Event):
     seconds: float
     error: str | None = None
     preview: str = ""
+    reused: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildStarted(Event):
+    """Code started a child by the function ``name``; ``run_id`` is the child's, ``at_depth`` its depth in the tree."""
+
+    kind: ClassVar[str] = "child_started"
+    turn: int
+    name: str
+    run_id: str
+    at_depth: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildEnded(Event):
+    """A child ended; ``outcome`` may also be ``"cancelled"``. ``events`` is its whole event log."""
+
+    kind: ClassVar[str] = "child_ended"
+    turn: int
+    name: str
+    run_id: str
+    outcome: str
+    limit: str | None = None
+    error: str | None = None
+    seconds: float = 0.0
+    events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,14 +253,20 @@ def subscribe(subscriber: Subscriber) -> Iterator[None]:
 
 
 class EventLog:
-    """The events of one run, in order. Appending is thread-safe; nothing is ever changed or removed."""
+    """The events of one run, in order. Appending is thread-safe; nothing is ever changed or removed.
 
-    def __init__(self, run: Run) -> None:
+    Args:
+        run: Its run.
+        parent: The log of the run that started it as a child; its subscribers see these events too.
+    """
+
+    def __init__(self, run: Run, parent: EventLog | None = None) -> None:
         self._run = run
         self._events: list[Event] = []
         self._lock = threading.RLock()
         self._started = time.monotonic()
-        self._subscribers = _subscribers.get()
+        # Whoever watches a run watches its children.
+        self._subscribers = parent._subscribers if parent else _subscribers.get()
 
     def __iter__(self) -> Iterator[Event]:
         return iter(tuple(self._events))

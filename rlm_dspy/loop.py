@@ -24,25 +24,26 @@ from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy._aio import caught, threads
 from rlm_dspy.aside import one_by_one
-from rlm_dspy.calls import call, keeping_replies
+from rlm_dspy.briefing import Briefing
+from rlm_dspy.calls import keeping_replies, spend
 from rlm_dspy.environments.base import CellError, CellResult, Submission
+from rlm_dspy.errors import CallRefused
 from rlm_dspy.functions import HostFunctions
 from rlm_dspy.guide import Guide, SecondLook
+from rlm_dspy.observation import final_text, output_of
 from rlm_dspy.redact import error_text
 from rlm_dspy.run import Run, Stopped
-from rlm_dspy.signatures import Contract, ConversationAdapter, Exchange, demonstration
+from rlm_dspy.signatures import ConversationAdapter, Exchange
 from rlm_dspy.signatures.contract import REFUSED, VariableInfo, is_nothing
 from rlm_dspy.signatures.conversation import conversing, cut
 from rlm_dspy.signatures.dialect import labelled_code
 
 VALIDATION_SECONDS = 10.0
+"""Time that checking a submission has at least, also where ``max_seconds`` ends in the middle of it."""
 SHAKEN = 0.7
 """Temperature of the root's next reply after it has repeated itself."""
-
 SECOND_LOOK = 10.0
 """Seconds that mended code may run."""
-
-"""Time that checking a submission has at least, also where ``max_seconds`` ends in the middle of it."""
 
 
 @dataclass(frozen=True)
@@ -64,25 +65,19 @@ class Loop:
 
     def __init__(self, run: Run, variables: Sequence[VariableInfo]) -> None:
         self.run = run
-        self.variables = variables
         self.functions = HostFunctions(run)
+        self.briefing = Briefing(run, variables, self.functions)
         self.adapter = ConversationAdapter(dspy.settings.adapter)
-        self.task = inputs_.task_text(run.inputs)
-        self.asked = inputs_.asked(run.signature, run.inputs)
         self.final_reasoning = ""
         self.guidance = run.program.guidance
-        self._facts = Contract("", (), (), ())
         self.guide = Guide(run)
-        self._trouble: list[str] = []
 
     async def open(self) -> Ending | None:
         """Open the session and hand it the inputs; an ending if a limit struck first."""
         run = self.run
         # In a thread, while the sandbox starts: to go through an input of 100 MB takes longer than that.
-        telling = threads.submit(functools.partial(one_by_one, self._tell))
-        run.conversation.replay_reasoning = _compat.replays_reasoning(
-            getattr(run.program.act, "lm", None) or dspy.settings.lm
-        )
+        telling = threads.submit(functools.partial(one_by_one, self.briefing.tell))
+        run.conversation.replay_reasoning = _compat.replays_reasoning(self._root_lm)
         started = time.monotonic()
         limit: str | None = None
         try:
@@ -92,7 +87,8 @@ class Loop:
             limit = stopped.limit
         # Not bounded: `extract` needs what is told as well.
         await asyncio.wrap_future(telling)
-        for message in self._trouble:
+        self.guide.words = self.briefing.words()
+        for message in self.briefing.trouble:
             run.events.emit(ev.Note(message=message))
         if limit is not None:
             run.events.emit(ev.LimitStruck(limit=limit, where="open"))
@@ -129,6 +125,7 @@ class Loop:
             where = "act"
             run.turn = run.ledger.begin_turn()
             run.events.emit(ev.TurnStarted(turn=run.turn))
+            self.functions.calls.start_turn()
             try:
                 code = await self._act()
                 where = "execute"
@@ -154,11 +151,11 @@ class Loop:
         try:
             with conversing(run.conversation):
                 names = list(run.program.extract.signature.input_fields)
-                given = dict(zip(names, (self.task, run.conversation.traced_turns()), strict=True))
+                given = dict(zip(names, (self.briefing.task, run.conversation.traced_turns()), strict=True))
                 limit = run.limits.extract_seconds
                 try:
                     async with asyncio.timeout(limit) as deadline:
-                        prediction, fatal = await caught(call(run.program.extract, self.adapter, **given))
+                        prediction, fatal = await caught(self._last_word(given))
                 except TimeoutError:
                     if not deadline.expired():
                         raise
@@ -176,6 +173,14 @@ class Loop:
         run.events.emit(ev.Extracted(seconds=_since(started)))
         return outputs
 
+    async def _last_word(self, given: dict[str, Any]) -> dspy.Prediction:
+        run = self.run
+        run.extracted = True
+        chars = run.conversation.chars() if run.ledger.estimates else 0
+        return await spend(
+            run, "extract", run.program.extract, self.adapter, run.root_lm, chars=chars, last=True, inputs=given
+        )
+
     async def _act(self) -> str | None:
         """Ask the root for its next action: its code, or None after an error turn."""
         run, conversation = self.run, self.run.conversation
@@ -184,7 +189,7 @@ class Loop:
         # Where parsing sees all that is needed of a reply, it is not looked at twice.
         seen = isinstance(run.program.act, dspy.Predict) and not conversation.replay_reasoning
         with conversing(conversation), contextlib.nullcontext() if seen else keeping_replies():
-            given = {"task": self.task, "turns": conversation.traced_turns()}
+            given = {"task": self.briefing.task, "turns": conversation.traced_turns()}
             try:
                 prediction = await self._ask(given)
             except AdapterParseError:
@@ -195,7 +200,7 @@ class Loop:
                 problem = (
                     "[Error] There is no Python code in your reply. Put the code into one block that starts with "
                     "```python and ends with ```. If you have the answer, reply with this, your answer put in:\n"
-                    f"```python\n{self._facts.submit_example()}\n```"
+                    f"```python\n{self.briefing.contract.submit_example()}\n```"
                     if reply.strip()
                     else "[Error] Your reply was empty. Reply with a plan and one ```python block."
                 )
@@ -221,24 +226,44 @@ class Loop:
         return code
 
     async def _ask(self, given: dict[str, Any]) -> dspy.Prediction:
-        """The root's next action; an LM that refuses another temperature is asked once more as it is."""
+        """The root's next action; an LM that refuses another temperature is asked once more as it is.
+
+        Raises:
+            Stopped: A limit leaves no room for the call, or struck while it was made.
+        """
         run, shaken = self.run, self._shaken()
-        if shaken:
-            try:
-                return await run.bounded(call(run.program.act, self.adapter, **given, **shaken))
-            except (Stopped, AdapterParseError):
-                raise
-            except Exception as error:
-                run.events.emit(ev.Note(message=f"asked again without a higher temperature: {error_text(error)}"))
-        return await run.bounded(call(run.program.act, self.adapter, **given))
+        chars = 0
+        if run.ledger.estimates:
+            chars = run.conversation.chars()
+            lm = self._root_lm
+            price = run.ledger.prices.of(str(getattr(lm, "model", "")), lm)
+            # What this turn adds will have to be read as well.
+            run.ledger.hold(run.ledger.estimate("extract", chars + min(run.program.max_output_chars, 4_000), price))
+        bounds: dict[str, Any] = {"chars": chars, "least": run.turn == 1, "counted": True}
+        ask = functools.partial(spend, run, "act", run.program.act, self.adapter, run.root_lm, **bounds)
+        try:
+            if shaken:
+                try:
+                    return await run.bounded(ask(inputs={**given, **shaken}))
+                except (Stopped, AdapterParseError, CallRefused):
+                    raise
+                except Exception as error:
+                    run.events.emit(ev.Note(message=f"asked again without a higher temperature: {error_text(error)}"))
+            return await run.bounded(ask(inputs=given))
+        except CallRefused as refused:
+            raise Stopped(refused.limit) from None
+
+    @property
+    def _root_lm(self) -> Any:
+        """The LM that plays the root."""
+        return self.run.root_lm or getattr(self.run.program.act, "lm", None) or dspy.settings.lm
 
     def _shaken(self) -> dict[str, Any]:
         """A higher temperature for a root that has just repeated itself: at 0 it would do so for ever.
 
         Only where the LM has a temperature of its own already: some take none.
         """
-        act = self.run.program.act
-        lm = getattr(act, "lm", None) or dspy.settings.lm
+        act, lm = self.run.program.act, self._root_lm
         # The caller's own forward may take no configuration, and a custom LM no other settings.
         plain = type(act).forward is dspy.Predict.forward and isinstance(lm, dspy.LM)
         if not self.guide.circling or not plain:
@@ -310,7 +335,7 @@ class Loop:
                 break
             if again.lost:
                 return None, again.lost
-            found = _output(dataclasses.replace(again, error=None), None, ())
+            found = output_of(dataclasses.replace(again, error=None), None, ())
             if again.error is None and found and not is_nothing(found):
                 return dataclasses.replace(look, found=found), ()
         return None, ()
@@ -355,11 +380,11 @@ class Loop:
     ) -> None:
         """Record what a cell did and end the turn with it."""
         run = self.run
-        output = _output(result, refusal, tuple(run.inputs))
+        output = output_of(result, refusal, tuple(run.inputs))
         error = result.error.traceback if result.error else refusal
         if outputs is not None:
             error = None
-            final = f"FINAL: {_final(outputs, run.program.max_output_chars)}"
+            final = f"FINAL: {final_text(outputs, run.program.max_output_chars)}"
             output = f"{output}\n{final}" if output else final
         run.events.emit(
             ev.Executed(
@@ -373,6 +398,8 @@ class Loop:
             )
         )
         output = output or "(no output: print what you want to see)"
+        if notices := self.functions.notices():
+            output = "\n".join([output, *(f"[{notice}]" for notice in notices)])
         if outputs is None:
             output = await self._aided(self.guide.remarks, code, result, output, again) or output
         self._end_turn(output, error=error is not None)
@@ -386,106 +413,11 @@ class Loop:
             Exchange(
                 reply=conversation.reply or "",
                 output=observation,
-                status=self._status(output, error),
+                status=self.briefing.status(output, error, not self.guide.found_nothing),
                 reasoning_content=conversation.reasoning_content,
             )
         )
         run.events.emit(ev.TurnEnded(turn=run.turn, observation=observation, error=error))
-
-    def _status(self, output: str, failed: bool) -> str:
-        """What is left before the next turn, and what to do in it."""
-        run = self.run
-        left = run.limits.max_iters - run.turn
-        if left <= 0:
-            return ""
-        parts = [f"turn {run.turn + 1} of {run.limits.max_iters}"]
-        calls = run.ledger.calls_left
-        if calls is not None and calls < (run.limits.max_llm_calls or 0):
-            parts.append(f"{calls} of {run.limits.max_llm_calls} sub-LM calls left")
-        seconds = run.ledger.seconds_left
-        if seconds is not None and run.limits.max_seconds and seconds < run.limits.max_seconds / 2:
-            # Coarse on purpose: a text that changes with every run would defeat every cache.
-            share = "a quarter" if seconds < run.limits.max_seconds / 4 else "half"
-            parts.append(f"less than {share} of the time left")
-        if left == 1:
-            parts.append("this is the last turn: SUBMIT now")
-        status = f"[{'; '.join(parts)}]"
-        if not self.guidance.repeat_task:
-            return status
-        return f"{status}\n{self._facts.reminder(failed, output, not self.guide.found_nothing)}"
-
-    def _tell(self) -> None:
-        """Put the contract and the demonstration into the conversation."""
-        run, guidance = self.run, self.guidance
-        contract = self._facts = self._contract()
-        self.guide.words = {variable.name: dict(variable.words) for variable in contract.variables if variable.look}
-        run.conversation.guidance = guidance
-        demos = getattr(run.program.act, "demos", None) or []
-        shown = guidance.demonstration or any(demo.get("code") for demo in demos)
-        facts = contract.render(short=guidance.short_contract)
-        run.conversation.contract = f"{demonstration.FRESH}{facts}" if shown else facts
-        if guidance.demonstration:
-            run.conversation.demonstration = demonstration.messages(contract, guidance)
-
-    def _looked_at(self, variable: VariableInfo) -> VariableInfo:
-        """``variable`` with a first look at it; without one where that fails, which is no reason to end a run."""
-        try:
-            return inputs_.looked_at(variable, self.run.inputs[variable.name], self.asked)
-        except Exception as error:
-            self._trouble.append(f"no first look at {variable.name}: {error_text(error)}")
-            return variable
-
-    def _contract(self) -> Contract:
-        run, limits = self.run, self.run.limits
-        lines = [f"{limits.max_iters} turns"]
-        if limits.max_llm_calls is not None:
-            lines.append(f"{limits.max_llm_calls} sub-LM calls, up to {limits.max_concurrency} at the same time")
-        if limits.max_seconds is not None:
-            lines.append(f"{limits.max_seconds:g} seconds")
-        lines.append(f"{run.program.max_output_chars:,} characters of output are shown of each turn")
-        look = self.guidance.first_look
-        return Contract(
-            task="" if self.task and inputs_.default_instructions(run.signature) else run.signature.instructions,
-            question=self.task,
-            variables=tuple(
-                self._looked_at(variable) if look else variable for variable in self.variables
-            ),
-            functions=self.functions.infos(),
-            outputs=submit.outputs_of(run.signature),
-            limits=tuple(lines),
-            environment=str(getattr(run.factory, "execution_instructions", "") or ""),
-        )
-
-
-def _output(result: CellResult, refusal: str | None, inputs: tuple[str, ...]) -> str:
-    """All that a cell gave, in one text: what was printed, the last value, the traceback or refusal.
-
-    Args:
-        result: What the session reports.
-        refusal: Why a submission was refused, or None.
-        inputs: Names that are set again after a restart of the session.
-    """
-    parts = [result.stdout.rstrip("\n")] if result.stdout else []
-    if result.value is not None:
-        parts.append(result.value)
-    if result.error is not None:
-        parts.append(f"[Error] {result.error.traceback.strip() or f'{result.error.type}: {result.error.message}'}")
-    if result.lost:
-        gone = sorted(set(result.lost) - set(inputs))
-        missing = f"; gone: {', '.join(gone)}" if gone else ""
-        parts.append(f"Of the variables, {', '.join(inputs)} are set again{missing}")
-    if refusal is not None:
-        parts.append(refusal)
-    return "\n".join(parts)
-
-
-def _final(outputs: dict[str, Any], limit: int) -> str:
-    """The outputs as Python writes them; long text is cut, and what has a long ``repr`` or none is shown in short."""
-    shown = {name: cut(v, limit) if isinstance(v, str) else v for name, v in outputs.items()}
-    try:
-        return repr(shown) if inputs_.repr_fits(shown, 2 * limit + 1_000) else inputs_.short_repr(shown)
-    except Exception:
-        return inputs_.short_repr(outputs)
 
 
 def _since(started: float) -> float:

@@ -15,9 +15,12 @@ from rlm_dspy import inputs as inputs_
 from rlm_dspy._aio import run_sync
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.errors import ConfigurationError
-from rlm_dspy.ledger import Limits
+from rlm_dspy.limits import Limits
+from rlm_dspy.prices import Prices
+from rlm_dspy.routing import Routes
 from rlm_dspy.run import Run
 from rlm_dspy.signatures import Act, Guidance, Sub, extract_signature
+from rlm_dspy.signatures.child import ChildExtract, child_signature
 from rlm_dspy.signatures.predictor import PicklableSignature, RolePredict
 from rlm_dspy.streaming import Home, find_home
 
@@ -61,6 +64,20 @@ class RLM(PicklableSignature):
         max_concurrency: int = 32,
         extract_seconds: float = 60.0,
         on_limit: OnLimit = "extract",
+        sub_signature: str | type[dspy.Signature] | None = None,
+        sub_calls: Mapping[str, str | type[dspy.Signature] | dspy.Module] | None = None,
+        sub_tools: list[Callable[..., Any] | dspy.Tool] | None = None,
+        child: dspy.Module | None = None,
+        models: Mapping[str, dspy.BaseLM] | None = None,
+        models_by_depth: Mapping[int, Mapping[str, Any]] | None = None,
+        prices: Mapping[str, Any] | None = None,
+        max_depth: int = 1,
+        max_children: int = 16,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+        sub_max_tokens: int | None = None,
+        reuse: bool = True,
+        adhoc: bool = True,
         guidance: Guidance | bool | Mapping[str, bool] = True,
     ) -> None:
         """
@@ -79,10 +96,27 @@ class RLM(PicklableSignature):
                 ``"local"``.
             max_seconds: Wall time of the turns.
             max_errors: Consecutive turns that may end in an error.
-            max_concurrency: Sub-calls in flight at once; more are queued.
+            max_concurrency: LM calls in flight at once, those of children included; more are queued.
             extract_seconds: Wall time for ``extract`` after a limit.
             on_limit: ``"extract"`` returns the best answer with ``outcome`` saying what happened; ``"raise"`` raises
                 `rlm_dspy.LimitReached` or `rlm_dspy.RunFailed`, which carry the same prediction.
+            sub_signature: What ``llm_query`` runs, in place of ``"prompt -> response"``: code then calls it with these
+                inputs, and gets the one output or a record of several.
+            sub_calls: More functions for code: name to signature or module, such as
+                ``{"classify": "item, labels: list[str] -> label"}``. Each has a twin ``classify_batched``.
+            sub_tools: Tools of children; None for the same as `tools`.
+            child: What ``rlm_query`` runs in place of this program: another RLM, or any module.
+            models: Name to LM, for ``model=`` in code.
+            models_by_depth: LMs of children: depth to ``{"root": lm, "sub": lm}``, see `rlm_dspy.routing.Routes`.
+            prices: Model name to ``(input, output)`` or ``(input, output, cached)`` in US dollars for a million tokens;
+                they go before the published prices.
+            max_depth: Levels of RLMs: 1 is this one alone, with 2 code may start children by ``rlm_query``.
+            max_children: Children that run at once at each depth; more are queued.
+            max_tokens: Input and output tokens of all LM calls in the tree.
+            max_cost: US dollars of all LM calls in the tree.
+            sub_max_tokens: Output tokens of one sub-call.
+            reuse: Answer a sub-call that was made before in the same tree by what it gave then, without an LM call.
+            adhoc: Tell the root of ``predict``, by which code makes sub-calls of signatures of its own.
             guidance: The aids that let a small model play the root (`rlm_dspy.Guidance`): True for all, False for none,
                 or such as ``{"demonstration": False}`` for all but one.
 
@@ -111,12 +145,39 @@ class RLM(PicklableSignature):
         self.extract_seconds = extract_seconds
         self.on_limit = on_limit
         self.guidance = _guidance(guidance)
+        self.max_depth = max_depth
+        self.max_children = max_children
+        self.max_tokens = max_tokens
+        self.max_cost = max_cost
+        self.sub_max_tokens = sub_max_tokens
+        self.reuse = reuse
+        self.adhoc = adhoc
+        self.prices = _prices(prices)
+        self.routes = Routes(models, models_by_depth)
         self._factory = _factory(interpreter, interpreter_factory)
         self._tools = _tools(tools)
-        self._check()
+        self._sub_tools = None if sub_tools is None else _tools(sub_tools)
         self.act = RolePredict(Act)
-        self.sub = RolePredict(Sub)
+        self.sub_calls: dict[str, dspy.Module] = {}
+        # Here and not in a helper, for the reason above.
+        for name, given in [("", sub_signature or Sub), *_named(sub_calls)]:
+            if isinstance(given, dspy.Module):
+                self.sub_calls[name] = given
+                continue
+            _check_signature(given)
+            try:
+                predictor = RolePredict(ensure_signature(given))
+            except (SyntaxError, ValueError) as error:
+                where = f"sub_calls[{name!r}]" if name else "sub_signature"
+                raise ConfigurationError(f"the signature {given!r} of {where} cannot be read: {error}") from error
+            if name:
+                self.sub_calls[name] = predictor
+            else:
+                self.sub = predictor
         self.extract = RolePredict(extract_signature(self.signature))
+        self.child = child
+        self.extract_child = RolePredict(ChildExtract) if max_depth > 1 and child is None else None
+        self._check()
 
     @property
     def tools(self) -> dict[str, dspy.Tool]:
@@ -132,29 +193,59 @@ class RLM(PicklableSignature):
         """A view of this module with other options, sharing its predictors.
 
         Args:
-            **options: Any keyword of the constructor but ``signature``.
+            **options: Any keyword of the constructor but those that make predictors: ``signature``, ``sub_signature``,
+                ``sub_calls`` and ``child``.
 
         Example:
             >>> rlm.with_options(max_iters=5, interpreter="subprocess")(context=text, query=q)  # doctest: +SKIP
         """
-        view = copy.copy(self)
-        # Copying a DSPy module drops these.
-        view.callbacks, view.history = self.callbacks, self.history
+        view = self._copy()
         where = {name: options.pop(name) for name in ("interpreter", "interpreter_factory") if name in options}
         if where:
             view._factory = _factory(where.get("interpreter"), where.get("interpreter_factory"))
-        if "tools" in options:
-            view._tools = _tools(options.pop("tools"))
-        if "guidance" in options:
-            view.guidance = _guidance(options.pop("guidance"))
-        allowed = {*Limits.names(), "max_output_chars", "verbose", "sub_lm", "on_limit"}
+        routes = {name: options.pop(name) for name in ("models", "models_by_depth") if name in options}
+        if routes:
+            view.routes = self.routes.changed(**routes)
+        for name, prepare in _PREPARED.items():
+            if name in options:
+                setattr(view, name, prepare(options.pop(name)))
+        for name, attribute in (("tools", "_tools"), ("sub_tools", "_sub_tools")):
+            if name in options:
+                given = options.pop(name)
+                setattr(view, attribute, None if given is None and name == "sub_tools" else _tools(given))
+        allowed = {*Limits.names(), "max_output_chars", "verbose", "sub_lm", "on_limit", "reuse", "adhoc"}
         unknown = sorted(options.keys() - allowed)
         if unknown:
-            known = sorted(allowed | {"interpreter", "interpreter_factory", "tools", "guidance"})
-            raise ConfigurationError(f"unknown options {unknown}; the options are {', '.join(known)}")
+            allowed |= {"interpreter", "interpreter_factory", "tools", "sub_tools", "models", "models_by_depth"}
+            raise ConfigurationError(
+                f"unknown options {unknown}; the options are {', '.join(sorted(allowed | _PREPARED.keys()))}"
+            )
         for name, value in options.items():
             setattr(view, name, value)
+        if view.max_depth > 1 and view.child is None and view.extract_child is None:
+            view.extract_child = RolePredict(ChildExtract)
         view._check()
+        return view
+
+    def child_view(self, inputs: tuple[str, ...]) -> RLM:
+        """This program as its children run it: the same predictors and options, another task.
+
+        Args:
+            inputs: Names of the child's inputs, ``prompt`` among them.
+        """
+        view = self._copy()
+        view.signature = child_signature(tuple(name for name in inputs if name != "prompt"))
+        view._tools = dict(self._tools if self._sub_tools is None else self._sub_tools)
+        view.extract = self.extract_child
+        view.on_limit = "extract"
+        view.verbose = False
+        tools.check_names(view.signature, view._tools, view.sub_calls)
+        return view
+
+    def _copy(self) -> RLM:
+        view = copy.copy(self)
+        # Copying a DSPy module drops these.
+        view.callbacks, view.history = self.callbacks, self.history
         return view
 
     def __call__(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
@@ -224,16 +315,26 @@ class RLM(PicklableSignature):
             raise ConfigurationError(
                 f"this state has schema {schema}, this rlm-dspy reads up to {STATE_SCHEMA}: upgrade it"
             )
-        missing = [name for name, _ in self.named_predictors() if name not in state]
+        optional = {"extract_child"}
+        missing = [name for name, _ in self.named_predictors() if name not in {*state, *optional}]
         if missing:
             theirs = "generate_action" in state
             hint = " It looks like the state of dspy.RLM; compile an rlm_dspy.RLM anew." if theirs else ""
             raise ConfigurationError(f"this state has no entry for {', '.join(missing)}.{hint}")
-        return super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
+        own = {name: predictor.dump_state() for name, predictor in self.named_predictors() if name not in state}
+        return super().load_state({**state, **own}, allow_unsafe_lm_state=allow_unsafe_lm_state)
+
+    def lms(self) -> list[dspy.BaseLM]:
+        """The LMs that this program has itself: its predictors', `sub_lm`, and those with names."""
+        found = [self.sub_lm, *self.routes.lms(), *(predictor.lm for predictor in engine.predictors_of(self))]
+        return [lm for lm in found if isinstance(lm, dspy.BaseLM)]
 
     def _check(self) -> None:
-        tools.check_names(self.signature, self._tools)
+        tools.check_names(self.signature, self._tools, self.sub_calls)
         _ = self.limits
+        if self.child is not None and not isinstance(self.child, dspy.Module):
+            raise TypeError(f"child must be a dspy.Module, such as another RLM, not {self.child!r}")
+        self._check_prices(self.lms())
         if self.sub_lm is not None and not isinstance(self.sub_lm, dspy.BaseLM):
             raise TypeError(f"sub_lm must be an LM such as dspy.LM('openai/NAME'), not {self.sub_lm!r}")
         if self.on_limit not in ("extract", "raise"):
@@ -241,8 +342,22 @@ class RLM(PicklableSignature):
         if not isinstance(self.max_output_chars, int) or self.max_output_chars < 1:
             raise ConfigurationError(f"max_output_chars must be a positive number, not {self.max_output_chars!r}")
 
+    def _check_prices(self, lms: list[dspy.BaseLM]) -> None:
+        """Refuse a limit on money where it could not be kept."""
+        prices = Prices(self.prices)
+        if self.max_cost is None:
+            return
+        unknown = sorted({_model(lm) for lm in lms if prices.of(_model(lm), lm) is None})
+        if unknown:
+            raise ConfigurationError(
+                f"max_cost={self.max_cost:g} cannot be kept: the price of {', '.join(unknown)} is unknown. Give it, in "
+                f"US dollars for a million tokens: prices={{{unknown[0]!r}: (input, output)}}"
+            )
+
     def _run(self, given: dict[str, Any], factory: Callable[[], Any] | None) -> Run:
         values = inputs_.bind(self.signature, given)
+        if self.max_cost is not None:
+            self._check_prices([*self.lms(), *([dspy.settings.lm] if dspy.settings.lm is not None else [])])
         configured = _factory(None, factory) or self._factory or _factory(None, dspy.settings.interpreter_factory)
         return Run(self, values, self.limits, configured or environments.get("local"))
 
@@ -260,6 +375,17 @@ def _check_signature(signature: Any) -> None:
             "signature must be a text such as 'context, query -> answer: str' or a dspy.Signature class, "
             f"not {signature!r}"
         )
+
+
+def _named(sub_calls: Any) -> list[tuple[str, Any]]:
+    if sub_calls is None:
+        return []
+    if not isinstance(sub_calls, Mapping):
+        raise TypeError(
+            "sub_calls maps names to signatures or modules, as in sub_calls={'classify': 'text -> label'}, "
+            f"not {type(sub_calls).__name__}"
+        )
+    return list(sub_calls.items())
 
 
 def _factory(
@@ -291,6 +417,14 @@ def _guidance(given: Guidance | bool | Mapping[str, bool]) -> Guidance:
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
 
+
+def _prices(given: Any) -> dict[str, Any]:
+    Prices(given)
+    return dict(given or {})
+
+
+_PREPARED: dict[str, Callable[[Any], Any]] = {"guidance": _guidance, "prices": _prices}
+"""Options whose values are checked and put into form, and how."""
 
 # The constructor's parameter of the same name hides the module inside of it.
 _tools = tools.normalize

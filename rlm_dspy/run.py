@@ -1,22 +1,29 @@
 """One call of an RLM: all of its state, none of it on the module.
 
 A `Run` holds the ledger, the event log, the conversation and the interpreter session of one call, and knows how to
-stop. `rlm_dspy.loop` drives it.
+stop. `rlm_dspy.loop` drives it. A run that is started inside another one, as its child or by a tool or module of it,
+knows that run, and what it uses counts there as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dspy
 
 from rlm_dspy.environments.base import Session
 from rlm_dspy.events import EventLog
-from rlm_dspy.ledger import Ledger, Limits
+from rlm_dspy.ledger import Ledger
+from rlm_dspy.limits import Limits
+from rlm_dspy.prices import Prices
 from rlm_dspy.signatures.conversation import Conversation
+from rlm_dspy.tree import Tree
 
 if TYPE_CHECKING:
     from rlm_dspy.rlm import RLM
@@ -30,21 +37,78 @@ class Stopped(Exception):
         self.limit = limit
 
 
+@dataclass
+class Start:
+    """How the next run in a context is started: as a child of ``parent``.
+
+    Attributes:
+        parent: The run whose code asks for it.
+        lm: Plays its root, where it is not the one that would.
+        begun: Called with the run when there is one.
+        run: The run.
+    """
+
+    parent: Run
+    lm: Any = None
+    begun: Callable[[Run], None] | None = None
+    run: Run | None = None
+
+
+_starting: contextvars.ContextVar[Start | None] = contextvars.ContextVar("rlm_dspy_start", default=None)
+_current: contextvars.ContextVar[Run | None] = contextvars.ContextVar("rlm_dspy_run", default=None)
+
+TIME_SHARE = 0.9
+"""Share of the time left to its parent that a child may take, so that its answer is of use before that time is up."""
+
+
+@contextlib.contextmanager
+def starting(start: Start) -> Iterator[None]:
+    """The next RLM that is called inside is started as ``start`` says."""
+    token = _starting.set(start)
+    try:
+        yield
+    finally:
+        _starting.reset(token)
+
+
+def current() -> Run | None:
+    """The run that this context belongs to, as the context of a tool does; None outside of runs."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def running(run: Run) -> Iterator[None]:
+    """What is called inside belongs to ``run``."""
+    token, started = _current.set(run), _starting.set(None)
+    try:
+        yield
+    finally:
+        _starting.reset(started)
+        _current.reset(token)
+
+
 class Run:
     """The state of one call.
 
     Attributes:
         id: Unique, hexadecimal.
-        depth: 0 for a call made by the user.
+        parent: The run that this one was started inside of; None for a root.
+        depth: 0 for a root, one more than its parent's otherwise.
+        generation: 0 for a run that was called, by a user or a tool; 1 for its children, and so on.
+        levels: Levels of children that it may start.
         program: The RLM (or view of one) that was called.
         inputs: The values of the call, by input name.
         tools: The user's tools by name.
         limits, ledger: What may be used, and the account of it.
+        counted_by: The ledger in which its root's LM calls are sub-calls, because code of that run asked for them.
+        tree: What it shares with its parent and children.
+        root_lm: Plays the root in place of the LM that would; None for that one.
         events: The event log.
         conversation: The root's conversation.
         session: The interpreter session; set while the run is open.
         factory: What made the session, for sub-agents that need sessions of their own.
         turn: The number of the current turn, 0 before the first.
+        extracted: ``extract`` was asked.
     """
 
     def __init__(
@@ -53,25 +117,51 @@ class Run:
         inputs: dict[str, Any],
         limits: Limits,
         factory: Callable[[], Any],
-        depth: int = 0,
     ) -> None:
+        start = _starting.get()
+        _starting.set(None)
+        # In threads of DSPy's own (``dspy.Parallel``) only its settings are there.
+        parent: Run | None = _current.get() or getattr(dspy.settings.usage_tracker, "run", None)
         self.id = uuid.uuid4().hex
-        self.depth = depth
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        child = start is not None and start.parent is parent
+        mine = child and start is not None and start.parent.program.act is program.act
+        left = parent.ledger.seconds_left if child and parent is not None else None
+        if left is not None:
+            most = max(0.001, left * TIME_SHARE)
+            limits = replace(limits, max_seconds=most if limits.max_seconds is None else min(limits.max_seconds, most))
+        self.generation: int = start.parent.generation + 1 if mine and start is not None else 0
+        self.levels: int = start.parent.levels - 1 if mine and start is not None else limits.max_depth - 1
         self.program = program
         self.signature: type[dspy.Signature] = program.signature
         self.inputs = inputs
         self.tools: dict[str, dspy.Tool] = program.tools
         self.limits = limits
-        self.ledger = Ledger(limits)
+        self.ledger = Ledger(
+            limits,
+            parent.ledger if parent is not None else None,
+            Prices(program.prices) if parent is None or program.prices else None,
+            counts=child,
+        )
+        self.tree = parent.tree if parent is not None and child else Tree(limits, parent.tree if parent else None)
+        self.counted_by = parent.ledger if parent is not None and child else None
+        asked_for = start.lm if start is not None and child else None
+        self.root_lm: Any = asked_for or program.routes.at(self.generation, "root")
         self.factory = factory
         self.conversation = Conversation("")
         self.turn = 0
+        self.extracted = False
         self.session: Session
-        self.events = EventLog(self)
+        self.events = EventLog(self, parent.events if parent is not None and child else None)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cancelled_before = 0
         self._bounds: list[_Bound] = []
         self._stop_reason: str | None = None
+        if start is not None and child:
+            start.run = self
+            if start.begun is not None:
+                start.begun(self)
 
     def attach(self) -> None:
         """Bind the run to the event loop and the task that drive it.

@@ -18,7 +18,7 @@ from rlm_dspy.streaming import run_in_thread
 from rlm_dspy.submit import type_text
 
 CORE_NAMES = frozenset({"llm_query", "llm_query_batched", "SUBMIT", "SHOW_VARS", "print"})
-"""Names in the REPL that neither an input nor a tool may have; ``budget`` gives way to both."""
+"""Names in the REPL that no input, tool or sub-call may have; all others of ours give way to the user's."""
 
 CALL_NAMES = frozenset({"self", "instance"})
 """Names that DSPy's own ``Module.__call__`` cannot take as keywords."""
@@ -61,8 +61,10 @@ def is_reserved(name: str) -> bool:
     return name == "dspy" or name.startswith(("_dspy", "__dspy"))
 
 
-def check_names(signature: type[dspy.Signature], tools: Mapping[str, dspy.Tool]) -> None:
-    """Refuse input and output names that collide with the REPL or the result.
+def check_names(
+    signature: type[dspy.Signature], tools: Mapping[str, dspy.Tool], sub_calls: Mapping[str, Any] | None = None
+) -> None:
+    """Refuse names of inputs, outputs and sub-calls that collide with the REPL, the result, or one another.
 
     Raises:
         ConfigurationError: Naming all that collide.
@@ -82,6 +84,20 @@ def check_names(signature: type[dspy.Signature], tools: Mapping[str, dspy.Tool])
     both = sorted(inputs & tools.keys())
     if both:
         raise ConfigurationError(f"{both} are both inputs and tools; rename one of each")
+    named = {name for call in sub_calls or () for name in (call, f"{call}_batched")}
+    wrong = sorted(
+        repr(name)
+        for name in sub_calls or ()
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_")
+    )
+    if wrong:
+        raise ConfigurationError(f"{', '.join(wrong)} cannot be names of functions; rename them in sub_calls")
+    taken = sorted(name for name in named if name in CORE_NAMES or is_reserved(name))
+    if taken:
+        raise ConfigurationError(f"names {taken} are reserved in the REPL; rename them in sub_calls")
+    for what, names in (("inputs", inputs), ("tools", set(tools))):
+        if both := sorted(named & names):
+            raise ConfigurationError(f"{both} are both functions of sub_calls and {what}; rename one of each")
     clash = sorted(outputs & RESULT_NAMES)
     if clash:
         raise ConfigurationError(f"output names {clash} are fields of every result; rename them in the signature")

@@ -19,6 +19,8 @@ Message = dict[str, Any]
 EMPTY_REPLY = "(empty reply)"
 """What is sent back in the place of a reply without text."""
 
+SYSTEM_CHARS = 2_000
+"""About the characters of dialect and strategy."""
 TRACED_CHARS = 600
 TRACED_TURNS = 8
 
@@ -80,6 +82,11 @@ class Conversation:
             rendered.append(assistant(exchange.reply if said else EMPTY_REPLY, reasoning))
             rendered.append(user(exchange.observation()))
         return rendered
+
+    def chars(self) -> int:
+        """About the characters of the next request: contract, turns, demonstration and instructions."""
+        turns = sum(len(e.reply) + len(e.output) + len(e.status) for e in self.exchanges)
+        return len(self.contract) + turns + sum(len(m["content"]) for m in self.demonstration) + SYSTEM_CHARS
 
     def traced_turns(self) -> list[dict[str, str]]:
         """The last turns, shortened and free of the contract: what traces, demos and reflection prompts hold."""

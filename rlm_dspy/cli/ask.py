@@ -23,7 +23,7 @@ from rlm_dspy.cli.out import OutFile
 from rlm_dspy.cli.provider_errors import LastError
 from rlm_dspy.console import ConsoleSubscriber, sandbox_text
 from rlm_dspy.errors import ConfigurationError
-from rlm_dspy.ledger import Limits
+from rlm_dspy.limits import Limits
 from rlm_dspy.redact import error_text
 from rlm_dspy.run import Run
 

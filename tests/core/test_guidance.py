@@ -17,7 +17,7 @@ from rlm_dspy import RLM, ConfigurationError, Guidance, first_look, subscribe
 from rlm_dspy.environments.base import CellResult, Environment, Submission
 from rlm_dspy.events import Aided
 from rlm_dspy.guide import Guide
-from rlm_dspy.ledger import Limits
+from rlm_dspy.limits import Limits
 from rlm_dspy.run import Run
 from rlm_dspy.submit import doubt
 from rlm_dspy.testing import Call, Reply, ScriptedLM, code

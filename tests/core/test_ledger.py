@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_dspy import ConfigurationError
-from rlm_dspy.ledger import CallRefused, Ledger, Limits
+from rlm_dspy.ledger import CallRefused, Ledger
+from rlm_dspy.limits import Limits
+from rlm_dspy.usage import Tally
 
 
 @given(
@@ -127,7 +129,7 @@ def test_usage_is_a_copy() -> None:
     ledger = Ledger(Limits())
     ledger.usage().calls = 99
     assert ledger.usage().calls == 0
-    ledger.count_lm_call(3, 4)
+    ledger.record("act", "m", Tally(calls=1, input_tokens=3, output_tokens=4))
     ledger.count_tool_call()
     usage = ledger.usage().to_dict()
     assert (usage["lm_calls"], usage["input_tokens"], usage["output_tokens"], usage["tool_calls"]) == (1, 3, 4, 1)

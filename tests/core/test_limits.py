@@ -119,7 +119,7 @@ def test_a_batch_that_is_cut_off_gives_back_what_it_did_not_use(sandbox: Environ
 
     source = (
         "import threading\n"
-        "def ask():\n    try: llm_query_batched(['x'] * 10)\n    except BaseException: pass\n"
+        "def ask():\n    try: llm_query_batched([f'x{n}' for n in range(10)])\n    except BaseException: pass\n"
         "t = threading.Thread(target=ask, daemon=True); t.start()\nasked()"
     )
     try:

@@ -55,7 +55,7 @@ def policy(call: Call) -> str:
     if "REPL" not in call.system:
         return "sub"
     if call.turn == 0:
-        return code("print(lookup('k'), llm_query_batched(['a'] * 12))")
+        return code("print(lookup('k'), llm_query_batched([f'a{n}' for n in range(12)]))")
     return code("SUBMIT('x')")
 
 
