@@ -11,6 +11,7 @@ import dspy
 from pydantic_core import PydanticUndefined
 
 from rlm_dspy.environments.records import Record
+from rlm_dspy.results import to_sandbox
 from rlm_dspy.signatures.adapter import PlainTextAdapter
 from rlm_dspy.signatures.contract import FunctionInfo
 from rlm_dspy.submit import type_text
@@ -114,12 +115,9 @@ class Shape:
 
     def value(self, prediction: Any) -> Any:
         """What code gets of ``prediction``: the one output, or a record of several."""
-        outputs = self.outputs or (dict(prediction.items()) if isinstance(prediction, dspy.Prediction) else {})
-        if not outputs:
-            return prediction
-        if len(outputs) == 1:
-            return prediction[next(iter(outputs))]
-        return Record("Result", **{name: prediction[name] for name in outputs})
+        if self.outputs and isinstance(prediction, dspy.Example):
+            prediction = dspy.Example(**{name: prediction.get(name) for name in self.outputs})
+        return to_sandbox(prediction)
 
     def call(self, name: str) -> str:
         """The call in Python notation, such as ``classify(item: str, labels: list[str]) -> str``."""
