@@ -430,7 +430,8 @@ class Loop:
     def _looked_at(self, variable: VariableInfo) -> VariableInfo:
         """``variable`` with a first look at it; without one where that fails, which is no reason to end a run."""
         try:
-            return inputs_.looked_at(variable, self.run.inputs[variable.name], self.asked)
+            value, data = self.run.inputs[variable.name], self.guide.data(variable.name)
+            return inputs_.looked_at(variable, value, self.asked, data)
         except Exception as error:
             self._trouble.append(f"no first look at {variable.name}: {error_text(error)}")
             return variable
