@@ -7,6 +7,7 @@ of such numbers says by what they become numbers, and how often it is empty.
 from __future__ import annotations
 
 import itertools
+import random
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from typing import Any
 from rlm_dspy.data import MOST_FIELDS, Data
 
 CELLS = 2_000_000
-"""Values that are looked at in all; of more records than that some, evenly spread."""
+"""Values that are looked at in all; of more records than that some, taken at random."""
 
 FEW = 12
 """Different values of a field that are all listed."""
@@ -27,6 +28,7 @@ MOST = 3_500
 _WIDTH = 60
 _LINE = 420
 _EXAMPLES = 3
+_INNER = 8
 _INT = re.compile(r"\s*[-+]?\d{1,18}\s*")
 _FLOAT = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?\s*")
 _GROUPED = re.compile(r"\s*[-+]?\d{1,3}(,\d{3})+(\.\d+)?\s*")
@@ -52,64 +54,107 @@ def numbers_in(texts: Sequence[str]) -> Numbers | None:
     if not texts:
         return None
     if all(map(_INT.fullmatch, texts)):
-        order = sorted(texts, key=int)
-        return Numbers(order[0].strip(), order[-1].strip(), "int({})")
+        return Numbers(min(texts, key=int).strip(), max(texts, key=int).strip(), "int({})")
     if all(map(_FLOAT.fullmatch, texts)):
-        order = sorted(texts, key=float)
-        return Numbers(order[0].strip(), order[-1].strip(), "float({})")
+        return Numbers(min(texts, key=float).strip(), max(texts, key=float).strip(), "float({})")
     if all(_GROUPED.fullmatch(text) or _FLOAT.fullmatch(text) for text in texts):
-        order = sorted(texts, key=lambda text: float(text.replace(",", "")))
-        return Numbers(order[0].strip(), order[-1].strip(), "float({}.replace(',', ''))")
+        least, most = min(texts, key=_grouped), max(texts, key=_grouped)
+        return Numbers(least.strip(), most.strip(), "float({}.replace(',', ''))")
     return None
 
 
+def _grouped(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
 def column(data: Data, name: str) -> list[Any]:
-    """The values of the field ``name``, None where there is none; of many records some, evenly spread."""
-    rows = data.rows or ()
-    most = max(1, CELLS // max(1, len(data.fields)))
-    step = -(-len(rows) // most) or 1
-    return [row.get(name) if isinstance(row, dict) else None for row in rows[::step]]
+    """The values of the field ``name``, None where there is none; of many records some, taken at random."""
+    return _column(_some(data), name)
+
+
+def _column(rows: Sequence[Any], name: str) -> list[Any]:
+    return [row.get(name) if isinstance(row, dict) else None for row in rows]
+
+
+def _some(data: Data) -> Sequence[Any]:
+    """The records that are looked at, in their order; the same ones each time."""
+    rows, most = data.rows or (), max(1, CELLS // max(1, len(data.fields)))
+    if len(rows) <= most:
+        return rows
+    # Every nth would be misled by what comes round in them.
+    return [rows[n] for n in sorted(random.Random(0).sample(range(len(rows)), most))]
+
+
+def other_type(data: Data, name: str, value: Any) -> str | int | float | None:
+    """The text for a number, or the number for a text, where only that is a value of the field ``name``; else None.
+
+    ``row['items'] == 3`` is never true of a CSV file's rows, and ``row['items'] == '3'`` is.
+    """
+    try:
+        values = set(column(data, name))
+        if value in values:
+            return None
+        other: str | int | float | None = str(value)
+        if isinstance(value, str):
+            other = int(value) if _INT.fullmatch(value) else float(value) if _FLOAT.fullmatch(value) else None
+        return other if other in values else None
+    except TypeError:
+        # The field holds lists or dicts.
+        return None
 
 
 def fields(data: Data) -> list[str]:
     """A heading and a line a field; bounded in length whatever the records hold."""
-    rows = data.rows or ()
-    step = -(-len(rows) // max(1, CELLS // max(1, len(data.fields)))) or 1
+    rows = _some(data)
     lines: list[str] = []
     left = MOST
     texts = True
     for number, name in enumerate(data.fields):
-        values = column(data, name)
+        values = _column(rows, name)
         texts = texts and all(value is None or type(value) is str for value in values)
-        line = _cut(f"{_short(name)}: {_described(name, values)}", _LINE)
-        left -= len(line)
+        described = _lines(rows, name, values)
+        left -= sum(map(len, described))
         if left < 0:
             rest = ", ".join(_short(name) for name in data.fields[number:][:40])
             lines.append(f"and {len(data.fields) - number:,} more: {_cut(rest, 1_000)}")
             break
-        lines.append(line)
-    some = f" in every {step:,}th of them" if step > 1 else ""
+        lines += described
+    some = f" in {len(rows):,} of them, taken at random" if len(rows) < len(data.rows or ()) else ""
     more = " (the first of many)" if len(data.fields) == MOST_FIELDS else ""
     head = f"Its fields{more}{some}{', all of them text' if texts and lines else ''}:"
-    odd = sum(not isinstance(row, dict) for row in rows)
+    odd = sum(not isinstance(row, dict) for row in data.rows or ())
     note = [f"{odd:,} of its items are no dicts: if isinstance(row, dict)"] if odd else []
     return [head, *lines, *note]
 
 
-def _described(name: str, values: list[Any]) -> str:
-    kinds = Counter(map(type, values))
-    there = [value for value in values if value is not None and value != ""] if kinds else []
-    empty = len(values) - len(there)
-    said = _of_kind(name, there, empty)
-    if not empty:
-        return said
+def _lines(rows: Sequence[Any], name: str, values: list[Any]) -> list[str]:
+    """The line of a field, and those of the fields of the dicts that it holds."""
+    lacking = sum(isinstance(row, dict) and name not in row for row in rows)
+    found = _described(f"row[{name!r}]", values, lacking)
+    note = f"; {lacking:,} records have no such field: row.get({name!r})" if lacking else ""
+    lines = [_cut(f"{_short(name)}: {found}{note}", _LINE)]
+    inner = [value for value in values if isinstance(value, dict)]
+    if len(inner) * 2 > len(values):
+        for key in itertools.islice(dict.fromkeys(key for value in inner[:100] for key in value), _INNER):
+            where = f"[{name!r}][{key!r}]"
+            described = _described(f"row{where}", [value.get(key) for value in inner], 0)
+            lines.append(_cut(f"{_cut(where, 2 * _WIDTH)}: {described}", _LINE))
+    return lines
+
+
+def _described(read: str, values: list[Any], lacking: int) -> str:
+    """What ``values`` are, which the code ``read`` gives one by one."""
+    there = [value for value in values if value is not None and value != ""]
+    empty = len(values) - len(there) - lacking
     if not there:
         return "always empty"
-    what = "None" if not kinds.get(str, 0) else "empty"
-    return f"{said}; {what} {empty:,} times"
+    said = _of_kind(read, there, empty)
+    if empty <= 0:
+        return said
+    return f"{said}; {'empty' if any(value == '' for value in values) else 'None'} {empty:,} times"
 
 
-def _of_kind(name: str, there: list[Any], empty: int) -> str:
+def _of_kind(read: str, there: list[Any], empty: int) -> str:
     kinds = set(map(type, there))
     if kinds <= {int, float}:
         return _numbers(there)
@@ -121,9 +166,7 @@ def _of_kind(name: str, there: list[Any], empty: int) -> str:
     if kinds == {list}:
         return f"lists of up to {max(map(len, there)):,}, such as {_short(max(there[:20], key=len))}"
     if kinds == {str}:
-        return _texts(name, there, empty)
-    if not kinds:
-        return ""
+        return _texts(read, there, empty)
     names = sorted(kind.__name__ for kind in kinds)
     return f"{' and '.join(names[:4])}, such as {_short(there[0])}"
 
@@ -136,13 +179,12 @@ def _numbers(values: list[Any]) -> str:
     return f"numbers, {_short(min(finite))} to {_short(max(finite))}"
 
 
-def _texts(name: str, values: list[str], empty: int) -> str:
+def _texts(read: str, values: list[str], empty: int) -> str:
     counts = Counter(values)
     numbers = numbers_in(list(counts))
     if numbers is not None:
-        guard = f" if row[{name!r}]" if empty else ""
-        how = f"{numbers.call.format(f'row[{name!r}]')}{guard}"
-        listed = _counted(counts) if len(counts) <= FEW and len(counts) < len(values) else ""
+        how = f"{numbers.call.format(read)}{f' if {read}' if empty > 0 else ''}"
+        listed = _counted(counts) if len(counts) <= FEW // 2 and len(counts) < len(values) else ""
         span = listed or f"{_short(numbers.least)} to {_short(numbers.most)}"
         return f"numbers as text, {span}; a number by {how}"
     if len(counts) <= FEW and len(counts) < len(values):

@@ -157,7 +157,12 @@ def shown(row: Any, words: Sequence[str] = ()) -> str:
     return f"{{{', '.join(parts)}}}"
 
 
-def _value(value: Any, words: Sequence[str]) -> str:
+def _value(value: Any, words: Sequence[str], deep: int = _DEEP) -> str:
+    if isinstance(value, dict) and deep:
+        # In its own order, which reprlib does not keep.
+        pairs = itertools.islice(value.items(), _NESTED.maxdict)
+        inner = [f"{_value(key, (), 0)}: {_value(item, words, deep - 1)}" for key, item in pairs]
+        return f"{{{', '.join([*inner, *['…'] * (len(value) > len(inner))])}}}"
     if not isinstance(value, str):
         return _NESTED.repr(value)
     if len(value) <= _VALUE:

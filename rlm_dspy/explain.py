@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rlm_dspy import columns
 from rlm_dspy.data import Data
 from rlm_dspy.fields import names
 from rlm_dspy.first_look import COMMON, task_words
@@ -45,9 +46,10 @@ def nothing(code: str, data: Data, task: str = "") -> Explained | None:
     them comes next; where nothing has, what has all but one.
     """
     text = data.text
+    types = "".join(f"\n{each}" for each in _types(code, data)) if data.rows is not None else ""
     terms = list(_terms(code, data))[:_TERMS]
     if not terms or len(text) > SEARCHED:
-        return None
+        return Explained(types.strip(), "") if types else None
     kind = data.form
     folds = ".lower()" in code or ".casefold()" in code or "IGNORECASE" in code
     said, live = [], []
@@ -57,7 +59,7 @@ def nothing(code: str, data: Data, task: str = "") -> Explained | None:
         live += [stands] if stands else []
     stand = [each.lower() for each in live] == [each.lower() for each in terms] if folds else live == terms
     missed: Literal["never", "conflict", ""] = "" if stand else "never"
-    explained = f"In {data.name}: {'; '.join(said)}."
+    explained = f"In {data.name}: {'; '.join(said)}.{types}"
     live = list(dict.fromkeys(live))
     found = having(text, live, kind)
     unit = data.unit
@@ -99,6 +101,16 @@ def start(data: Data, words: Mapping[str, int]) -> str:
     return f"{hits}\nprint(len(hits))\nprint('\\n'.join(hits[:10]))"
 
 
+def _types(code: str, data: Data) -> list[str]:
+    """What is said of conditions that compare a number with a field of texts."""
+    said = []
+    for number, keys in numbers_asked(code)[:_TERMS]:
+        value = float(number) if "." in number else int(number)
+        if len(keys) == 1 and (meant := columns.other_type(data, str(keys[0]), value)) is not None:
+            said.append(f"The values of {keys[0]!r} are texts: compare with {meant!r}, not with {number}.")
+    return list(dict.fromkeys(said))
+
+
 def _condition(data: Data, word: str) -> str:
     """That a record has ``word``, in the field where it stands, as code."""
     place = find(data, word)
@@ -119,7 +131,7 @@ def _terms(code: str, data: Data) -> Iterator[str]:
     if data.rows is not None:
         # Nor is one that there is not.
         seen |= set(names(parse(code) or ast.Module([], [])))
-        constants += numbers_asked(code)
+        constants += [number for number, _ in numbers_asked(code)]
     for constant in constants:
         literal = constant in text or not has_meta(constant)
         for term in [constant] if literal else literals(constant):

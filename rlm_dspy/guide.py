@@ -34,7 +34,7 @@ CONTRADICTED = (
     "the answer was typed in before the output of this code was seen, and that output does not show it. Submit a "
     "variable that holds the computed value."
 )
-MENDED = "No line meets these conditions. With others, which fit the data or are the task's own, and new names:"
+MENDED = "No {unit} meets these conditions. With others, which fit the data or are the task's own, and new names:"
 AGAIN = (
     "it is the same answer again, and no code was run in between. Run code that prints what in the data says it first."
 )
@@ -265,7 +265,8 @@ class Guide:
         if again is not None:
             self._unsupported, self._new_names = "mended", again.names
             self.acted.append("mend_conditions")
-            output = f"{output}\n{MENDED}\n```python\n{again.code}\n```\nIts output:\n{again.found}"
+            head = MENDED.format(unit="record" if self._data.rows is not None else "line")
+            output = f"{output}\n{head}\n```python\n{again.code}\n```\nIts output:\n{again.found}"
         elif nothing and self._aids.explain_empty and self._large:
             output = self._explained(code, result, output)
         elif self._aids.explain_empty and result.error is not None and (cause := self._cause(code, result)):

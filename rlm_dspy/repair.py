@@ -13,6 +13,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 
+from rlm_dspy import columns
 from rlm_dspy.data import Data
 from rlm_dspy.fields import Path, at, base, path
 from rlm_dspy.passages import SEARCHED, having
@@ -145,6 +146,10 @@ class _Mending(ast.NodeTransformer):
             return leaf
         if self._tighten:
             return self._tightened(leaf, value, subject, build)
+        if (typed := self._typed(leaf, subject)) is not None:
+            self.changed = True
+            self.kept.append(value)
+            return typed
         right = spelled(value, self._text)
         strange = not right or not named(right, self._task)
         if strange and (meant := self._meant(subject, right)):
@@ -173,7 +178,7 @@ class _Mending(ast.NodeTransformer):
             self.changed = True
             return ast.Compare(ast.Constant(right), [ast.In()], [ast.Call(ast.Name("str", ast.Load()), [subject], [])])
         if isinstance(leaf, ast.Compare) and _asked(leaf) is None:
-            return self._as_text(leaf, right, subject, place)
+            return leaf
         if right != value and not self._folds:
             self.changed = True
             return build(right)
@@ -183,12 +188,14 @@ class _Mending(ast.NodeTransformer):
             return _condition(subject, right, place)
         return leaf
 
-    def _as_text(self, leaf: ast.Compare, right: str, subject: ast.expr, place: Place | None) -> ast.expr:
-        """A condition on a number, on the text that it is where the values of its field are texts."""
-        if place is None or place.how != "whole":
-            return leaf
-        self.changed = True
-        return ast.Compare(subject, leaf.ops, [ast.Constant(right)])
+    def _typed(self, leaf: ast.expr, subject: ast.expr) -> ast.expr | None:
+        """A condition that a field of a record equals a number where it is a text, or the other way round."""
+        keys = path(subject)
+        if not self._rows or len(keys) != 1 or not isinstance(leaf, ast.Compare) or not isinstance(leaf.ops[0], ast.Eq):
+            return None
+        given = next(side for side in (leaf.left, *leaf.comparators) if isinstance(side, ast.Constant))
+        meant = columns.other_type(self._data, str(keys[0]), given.value)
+        return None if meant is None else ast.Compare(subject, leaf.ops, [ast.Constant(meant)])
 
     def _tightened(
         self, leaf: ast.expr, value: str, subject: ast.expr, build: Callable[[str], ast.expr]
@@ -255,11 +262,11 @@ def _equals(subject: ast.expr, value: str) -> ast.expr:
     return ast.Compare(subject, [ast.Eq()], [ast.Constant(value)])
 
 
-def numbers_asked(code: str) -> list[str]:
-    """The numbers that conditions of ``code`` ask fields for, as text."""
+def numbers_asked(code: str) -> list[tuple[str, Path]]:
+    """The numbers that conditions of ``code`` ask fields for, as text, and the keys of the fields."""
     tree = parse(code) if len(code) <= LONGEST else None
     asked = (_asked_number(node) for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.expr))
-    return [found[0] for found in asked if found is not None]
+    return [(found[0], path(found[1])) for found in asked if found is not None]
 
 
 def _agrees(keys: Path, place: Place) -> bool:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_dspy import RLM, environments, subscribe
+from rlm_dspy.data import Data
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.events import Note
 from rlm_dspy.first_look import telling_words
@@ -49,7 +50,8 @@ def number(source: str, text: str) -> int:
 
 def remade(source: str, text: str, task: str) -> str:
     """The code with its conditions mended, ``""`` if they stay."""
-    made = mended(source, text, task, telling_words(text, task))
+    data = Data("context", text)
+    made = mended(source, data, task, telling_words(data, task))
     return "" if made is None else ast.unparse(made)
 
 
