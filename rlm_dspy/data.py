@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from rlm_dspy.forms import field_names, form
+from rlm_dspy.forms import form, json_keys
 from rlm_dspy.passages import SEARCHED, WIDTH, Span, cut
 from rlm_dspy.signatures.contract import SHORT, Form
+from rlm_dspy.tables import Table, table
 
 SAMPLED = 200
 """Items that are looked at to tell whether a list holds records."""
@@ -109,10 +110,15 @@ class Data:
         return form(self._given) if self.rows is None else "rows"
 
     @cached_property
+    def table(self) -> Table | None:
+        """What divides its fields and what they are called, where it is a text of CSV."""
+        return table(self._given) if self.rows is None else None
+
+    @cached_property
     def fields(self) -> tuple[str, ...]:
         """The names of the fields of records, JSON lines or CSV, else none."""
         if self.rows is None:
-            return tuple(field_names(self._given))
+            return self.table.columns if self.table else tuple(json_keys(self._given[:10_000].partition("\n")[0]))
         # Not of all: a name that only few records have is rarely what is asked for.
         some = itertools.chain(self.rows[:SAMPLED], self.rows[:: max(1, len(self.rows) // SAMPLED)])
         keys = dict.fromkeys(key for row in some if isinstance(row, dict) for key in row)

@@ -18,7 +18,7 @@ from rlm_dspy.forms import json_keys, line_at
 from rlm_dspy.passages import SEARCHED, WIDTH, Span, around, line, occurrences, sentence
 from rlm_dspy.places import find, place
 from rlm_dspy.signatures.examples import WORDS
-from rlm_dspy.tables import Table, table
+from rlm_dspy.tables import Table
 from rlm_dspy.words import spelled
 
 HEAD_LINES = 3
@@ -53,7 +53,7 @@ def look(data: Data, task: str = "", words: Mapping[str, int] | None = None) -> 
 
     Lines that are longer than `WIDTH` are cut; a text of one or two endless lines is shown by its characters.
     """
-    parts = _lines(data.text) if data.rows is None else _records(data)
+    parts = _lines(data) if data.rows is None else _records(data)
     words = telling_words(data, task) if words is None else words
     if words:
         places = {word: place(data, word) for word in words}
@@ -80,7 +80,8 @@ def _records(data: Data) -> list[str]:
     return [*lines, "Its last record:", shown(rows[-1]), *columns.fields(data)]
 
 
-def _lines(text: str) -> list[str]:
+def _lines(data: Data) -> list[str]:
+    text = data.text
     head = text[: HEAD_LINES * WIDTH * 4].split("\n")[:HEAD_LINES]
     if len(head) < HEAD_LINES or len(text) < 2 * HEAD_LINES * WIDTH:
         middle = len(text) // 2
@@ -92,8 +93,7 @@ def _lines(text: str) -> list[str]:
         last = text[-2 * WIDTH :].rstrip("\n").rsplit("\n", 1)[-1]
         lines = ["Its first lines:", *map(_cut, head), "Lines from its middle:", *map(_cut, samples)]
         lines += ["Its last line:", _cut(last)]
-        read = table(text)
-        if parts := (_columns_of(read) if read else _parts(samples[-1])):
+        if parts := (_columns_of(data.table) if data.table else _parts(samples[-1])):
             lines.append(parts)
     return lines
 

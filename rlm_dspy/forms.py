@@ -1,4 +1,4 @@
-"""How a text is written: prose, CSV, JSON lines, columns or records of its own; and what its fields are called."""
+"""How a text is written: prose, CSV, JSON lines, columns or records of its own."""
 
 from __future__ import annotations
 
@@ -49,12 +49,6 @@ def json_keys(line: str) -> list[str]:
         with contextlib.suppress(ValueError, RecursionError):
             return list(json.loads(line))
     return []
-
-
-def field_names(text: str) -> list[str]:
-    """The names of the fields of JSON lines or CSV, else nothing."""
-    read = table(text)
-    return list(read.columns) if read else json_keys(text[:10_000].partition("\n")[0])
 
 
 def line_at(text: str, at: int) -> str:

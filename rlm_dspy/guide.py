@@ -61,7 +61,7 @@ class SecondLook:
     Attributes:
         run: What to run, in a namespace of its own.
         code: The part of it that is shown.
-        names: Of the variables that it leaves behind.
+        names: Of the variables that it leaves behind, where it found something.
         found: What it printed, ``""`` before it was run.
     """
 
@@ -236,7 +236,7 @@ class Guide:
             made = second_look.beside(first, second, inputs, "\n".join([self._code, code, *self._tried]))
             if made is not None and made[0] not in self._tried:
                 self._tried.add(made[0])
-                looks.append(SecondLook(second_look.apart(made[0], inputs, made[2]), made[1], made[2]))
+                looks.append(SecondLook(second_look.apart(made[0], inputs), made[1], made[2]))
         return looks
 
     def remarks(self, code: str, result: CellResult, output: str, again: SecondLook | None = None) -> str:
@@ -363,15 +363,13 @@ class Guide:
         tree = parse(action) if len(action) <= repair.LONGEST else None
         if not isinstance(tree, ast.Module):
             return True
-        submits = [_is_submit(statement) for statement in tree.body]
-        return all(submits) or second_look.stands_alone(tree, list(self._run.inputs))
+        only_submits = all(second_look.submits(each) and not _computes(each) for each in tree.body)
+        return only_submits or second_look.stands_alone(tree, list(self._run.inputs))
 
 
-def _is_submit(statement: ast.stmt) -> bool:
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "SUBMIT"):
-        return False
-    return not any(isinstance(node, ast.Call) for part in (*call.args, *call.keywords) for node in ast.walk(part))
+def _computes(submission: ast.stmt) -> bool:
+    """Whether a call of ``SUBMIT`` calls something for its values."""
+    return sum(isinstance(node, ast.Call) for node in ast.walk(submission)) > 1
 
 
 def _same(value: Any, other: Any) -> bool:

@@ -19,11 +19,11 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
-from rlm_dspy import _compat, submit, watched
+from rlm_dspy import _compat, second_look, submit, watched
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy._aio import caught, threads
-from rlm_dspy.aside import one_by_one
+from rlm_dspy.aside import bounded, one_by_one
 from rlm_dspy.calls import call, keeping_replies
 from rlm_dspy.environments.base import CellError, CellResult, Submission
 from rlm_dspy.functions import HostFunctions
@@ -36,13 +36,13 @@ from rlm_dspy.signatures.conversation import conversing, cut
 from rlm_dspy.signatures.dialect import labelled_code
 
 VALIDATION_SECONDS = 10.0
+"""Time that checking a submission has at least, also where ``max_seconds`` ends in the middle of it."""
+
 SHAKEN = 0.7
 """Temperature of the root's next reply after it has repeated itself."""
 
 SECOND_LOOK = 10.0
 """Seconds that mended code may run."""
-
-"""Time that checking a submission has at least, also where ``max_seconds`` ends in the middle of it."""
 
 
 @dataclass(frozen=True)
@@ -305,20 +305,27 @@ class Loop:
             try:
                 work = run.session.run(look.run, {}, timeout=max(0.05, until - time.monotonic()))
                 again: CellResult = await run.bounded(work, interrupt=getattr(run.session, "interrupt", None))
+                if again.lost:
+                    return None, again.lost
+                found = _output(dataclasses.replace(again, error=None), None, ())
+                good = again.error is None and bool(found) and not is_nothing(found)
+                # What found nothing leaves nothing behind.
+                after = second_look.keep(look.names) if good else second_look.DROP
+                await run.session.run(after, {}, timeout=second_look.SECONDS)
             except (Stopped, dspy.CodeInterpreterError) as error:
                 run.events.emit(ev.Note(message=f"a second look was given up: {error_text(error)}"))
                 break
-            if again.lost:
-                return None, again.lost
-            found = _output(dataclasses.replace(again, error=None), None, ())
-            if again.error is None and found and not is_nothing(found):
+            if good:
                 return dataclasses.replace(look, found=found), ()
         return None, ()
 
     async def _aided(self, aid: Callable[..., Any], *given: Any) -> Any:
-        """What an aid of `Guide` says. One that fails says nothing: it is no reason to end a run."""
+        """What an aid of `Guide` says. One that fails, or is not done at a limit, says nothing: the run goes on."""
         try:
-            return await threads.run(one_by_one, aid, *given) if self.guide.slow else aid(*given)
+            return await bounded(self.run, aid, *given) if self.guide.slow else aid(*given)
+        except Stopped as stopped:
+            self.run.events.emit(ev.Note(message=f"the aid {aid.__name__} was given up: {stopped.limit}"))
+            return None
         except Exception as error:
             self.run.events.emit(ev.Note(message=f"the aid {aid.__name__} failed: {error_text(error)}"))
             return None

@@ -16,7 +16,6 @@ from typing import Any
 
 from rlm_dspy.data import Data, values_of
 from rlm_dspy.passages import line, occurrences
-from rlm_dspy.tables import table
 
 SAMPLED = 300
 """Lines with the word that are looked at."""
@@ -78,7 +77,7 @@ def find(data: Data, word: str) -> Place | None:
     lines = [text[slice(*line(text, at))] for at in places]
     if form == "json":
         return _field([_first_value(_plain(_loaded(each)), word) for each in lines], "field")
-    if form == "csv" and (read := table(text)) is not None:
+    if form == "csv" and (read := data.table) is not None:
         rows = (zip(read.columns, read.fields(each), strict=False) for each in lines)
         return _field([_first_value((((name,), value) for name, value in row), word) for row in rows], "column")
     return _token(lines, word)

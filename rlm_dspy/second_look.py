@@ -11,6 +11,9 @@ import ast
 import re
 from collections.abc import Collection
 
+SECONDS = 5.0
+"""Time that keeping or forgetting what was made may take."""
+
 _FUNCTIONS = frozenset(
     "abs all any bool dict enumerate filter float frozenset int len list map max min print repr reversed round set "
     "sorted str sum tuple zip Counter defaultdict StringIO DictReader reader".split()
@@ -36,7 +39,7 @@ def stands_alone(tree: ast.Module, inputs: Collection[str]) -> bool:
     """Whether ``tree`` only computes, from ``inputs`` and what it makes itself: running it again is the same again."""
     known = set(inputs)
     for statement in tree.body:
-        if _submits(statement):
+        if submits(statement):
             continue
         if not _only_computes(statement) or not _reads(statement) <= known | _FUNCTIONS:
             return False
@@ -69,7 +72,7 @@ def beside(
     run: list[ast.stmt] = []
     shown: list[ast.stmt] = []
     for before, after in zip(first.body, second.body, strict=True):
-        if _submits(after):
+        if submits(after):
             continue
         differs = ast.dump(before) != ast.dump(after) or bool(_reads(after) & new.keys())
         if differs and isinstance(after, ast.Assign):
@@ -91,17 +94,23 @@ def beside(
     return code, part, tuple(new.values())
 
 
-def apart(code: str, inputs: Collection[str], names: Collection[str]) -> str:
-    """Code that runs ``code`` in a namespace of its own and hands ``names`` of it over where nothing has them."""
+def apart(code: str, inputs: Collection[str]) -> str:
+    """Code that runs ``code`` in a namespace of its own, which is kept until `keep` or `DROP` is run."""
     given = ", ".join(f"{name!r}: {name}" for name in inputs)
-    return (
-        f"__look = {{{given}}}\nexec({code!r}, __look)\n"
-        f"for __name in {list(names)!r}:\n    globals().setdefault(__name, __look.get(__name))\n"
-        "del __look\nglobals().pop('__name', None)\nNone"
-    )
+    return f"__look = {{{given}}}\nexec({code!r}, __look)\nNone"
 
 
-def _submits(statement: ast.stmt) -> bool:
+def keep(names: Collection[str]) -> str:
+    """Code that hands ``names`` over from the namespace of what was run `apart`, where nothing else has them."""
+    return f"for __name in {list(names)!r}:\n    globals().setdefault(__name, __look.get(__name))\n{DROP}"
+
+
+DROP = "globals().pop('__name', None)\nglobals().pop('__look', None)\nNone"
+"""Code that forgets what was run `apart`."""
+
+
+def submits(statement: ast.stmt) -> bool:
+    """Whether ``statement`` is a call of ``SUBMIT``."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "SUBMIT"
 
