@@ -236,7 +236,7 @@ class Guide:
             made = second_look.beside(first, second, inputs, "\n".join([self._code, code, *self._tried]))
             if made is not None and made[0] not in self._tried:
                 self._tried.add(made[0])
-                looks.append(SecondLook(second_look.apart(made[0], inputs), made[1], made[2]))
+                looks.append(SecondLook(second_look.apart(made[0], inputs, made[2]), made[1], made[2]))
         return looks
 
     def remarks(self, code: str, result: CellResult, output: str, again: SecondLook | None = None) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
-from rlm_dspy import _compat, second_look, submit, watched
+from rlm_dspy import _compat, submit, watched
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy._aio import caught, threads
@@ -305,17 +305,13 @@ class Loop:
             try:
                 work = run.session.run(look.run, {}, timeout=max(0.05, until - time.monotonic()))
                 again: CellResult = await run.bounded(work, interrupt=getattr(run.session, "interrupt", None))
-                if again.lost:
-                    return None, again.lost
-                found = _output(dataclasses.replace(again, error=None), None, ())
-                good = again.error is None and bool(found) and not is_nothing(found)
-                # What found nothing leaves nothing behind.
-                after = second_look.keep(look.names) if good else second_look.DROP
-                await run.session.run(after, {}, timeout=second_look.SECONDS)
             except (Stopped, dspy.CodeInterpreterError) as error:
                 run.events.emit(ev.Note(message=f"a second look was given up: {error_text(error)}"))
                 break
-            if good:
+            if again.lost:
+                return None, again.lost
+            found = _output(dataclasses.replace(again, error=None), None, ())
+            if again.error is None and found and not is_nothing(found):
                 return dataclasses.replace(look, found=found), ()
         return None, ()
 

@@ -11,8 +11,7 @@ import ast
 import re
 from collections.abc import Collection
 
-SECONDS = 5.0
-"""Time that keeping or forgetting what was made may take."""
+from rlm_dspy.signatures.contract import NOTHING, NOTHING_MOST
 
 _FUNCTIONS = frozenset(
     "abs all any bool dict enumerate filter float frozenset int len list map max min print repr reversed round set "
@@ -94,19 +93,34 @@ def beside(
     return code, part, tuple(new.values())
 
 
-def apart(code: str, inputs: Collection[str]) -> str:
-    """Code that runs ``code`` in a namespace of its own, which is kept until `keep` or `DROP` is run."""
+_APART = """\
+import io, re
+
+record = io.StringIO()
+
+def say(*texts, file=None, **how):
+    for stream in (record, None) if file is None else (file,):
+        print(*texts, file=stream, **how)
+
+space = {**given, 'print': say}
+exec(code, space)
+said = record.getvalue().rstrip('\\n')
+if said and not (len(said) < shortest and re.fullmatch(nothing, said, re.ASCII)):
+    for name in names:
+        outer.setdefault(name, space.get(name))
+"""
+
+
+def apart(code: str, inputs: Collection[str], names: Collection[str]) -> str:
+    """Code that runs ``code`` in a namespace of its own.
+
+    Where it prints something that is more than nothing (`rlm_dspy.signatures.contract.is_nothing`), it hands ``names``
+    of that over where nothing else has them; otherwise nothing of it is left.
+    """
     given = ", ".join(f"{name!r}: {name}" for name in inputs)
-    return f"__look = {{{given}}}\nexec({code!r}, __look)\nNone"
-
-
-def keep(names: Collection[str]) -> str:
-    """Code that hands ``names`` over from the namespace of what was run `apart`, where nothing else has them."""
-    return f"for __name in {list(names)!r}:\n    globals().setdefault(__name, __look.get(__name))\n{DROP}"
-
-
-DROP = "globals().pop('__name', None)\nglobals().pop('__look', None)\nNone"
-"""Code that forgets what was run `apart`."""
+    names_and_code = f"'code': {code!r}, 'names': {list(names)!r}, 'given': {{{given}}}, 'outer': globals()"
+    what = f"'nothing': {NOTHING.pattern!r}, 'shortest': {NOTHING_MOST}"
+    return f"exec({_APART!r}, {{{names_and_code}, {what}}})\nNone"
 
 
 def submits(statement: ast.stmt) -> bool:

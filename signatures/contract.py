@@ -18,7 +18,12 @@ JSON object a line, CSV with a header, or prose; ``"rows"`` is a list of dicts."
 
 PREVIEW = 500
 SHORT = 1_000
-_NOTHING = re.compile(r"(\s|\b0(\.0)?\b|\[\]|\{\}|\(\)|set\(\)|\bNone\b|''|Counter\(\)|\bnan\b|,)*", re.ASCII)
+NOTHING = re.compile(r"(\s|\b0(\.0)?\b|\[\]|\{\}|\(\)|set\(\)|\bNone\b|''|Counter\(\)|\bnan\b|,)*", re.ASCII)
+"""What an output is that shows that nothing was found, see `is_nothing`."""
+
+NOTHING_MOST = 100
+"""Characters from which on an output is something."""
+
 REFUSED = "[Error] SUBMIT was refused: "
 """What the reason of a refusal stands behind, in the output of a turn."""
 
@@ -187,7 +192,7 @@ class Contract:
 
 def is_nothing(output: str) -> bool:
     """True if ``output`` shows that nothing was found: ``0``, ``[]``, ``None``, or several of these."""
-    return len(output) < 100 and _NOTHING.fullmatch(output) is not None
+    return len(output) < NOTHING_MOST and NOTHING.fullmatch(output) is not None
 
 
 def _variable(variable: VariableInfo) -> str:

@@ -20,7 +20,7 @@ from rlm_dspy.events import Note
 from rlm_dspy.first_look import telling_words
 from rlm_dspy.guide import Guide
 from rlm_dspy.repair import mended
-from rlm_dspy.second_look import apart, beside, keep
+from rlm_dspy.second_look import apart, beside
 from rlm_dspy.tables import table
 from rlm_dspy.testing import code
 from tests.core.test_first_look import hostile, texts
@@ -295,9 +295,9 @@ def test_names_of_their_own_are_given_to_what_differs(source: str) -> None:
     made = beside(first, second, ["rows"], "hits_2 = 1")
     if made is not None:
         names: dict[str, Any] = {"rows": ["b"], "hits": "kept", "x": "kept", "hits_2": "taken"}
-        exec(apart(made[0], ["rows"]), names)
-        exec(keep(made[2]), names)
-        assert "__look" not in names and "__name" not in names
+        exec(apart(made[0], ["rows"], made[2]), names)
+        new = names.keys() - {"rows", "hits", "x", "hits_2", "__builtins__"}
+        assert new == set(made[2]), "nothing else is left"
         assert names["hits"] == names["x"] == "kept" and names["hits_2"] == "taken"
         assert "hits_2" not in made[2] and all(name in names for name in made[2])
     else:
