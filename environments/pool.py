@@ -29,6 +29,8 @@ from rlm_dspy.errors import ConfigurationError
 
 IDLE_SECONDS = 60.0
 """Seconds after which spares of an environment that nobody used are closed."""
+RETRY_SECONDS = 1.0
+"""Seconds until a start in the background that failed is tried again; doubled each time, up to `IDLE_SECONDS`."""
 BUSY_SPARES = 2
 """Spares that are started while as many sessions are open as there are spares to keep."""
 
@@ -72,6 +74,7 @@ def warm(environment: Environment, n: int, *, wait: bool = True) -> None:
     """Keep ``n`` spare workers of ``environment`` from now on, however long nobody uses them; 0 ends that.
 
     Those that were taken are replaced in the background: up to `BUSY_SPARES` at once, the others when sessions end.
+    Where that fails it is tried again, less and less often.
 
     Args:
         environment: Spares serve sessions of any environment equal to it.
@@ -87,6 +90,7 @@ def warm(environment: Environment, n: int, *, wait: bool = True) -> None:
     with pool.lock:
         shelf = pool.shelf(environment)
         before, shelf.fixed = shelf.fixed, n
+        shelf.failures, shelf.retry_at = 0, 0.0
         dead = [spare for spare in shelf.spares if not spare.alive]
         for spare in dead:
             shelf.spares.remove(spare)
@@ -218,6 +222,8 @@ class _Shelf:
         self.live = 0
         self.peak = 0
         self.starting = 0
+        self.failures = 0
+        self.retry_at = 0.0
         self.used_at = time.monotonic()
 
     def idle(self) -> bool:
@@ -230,6 +236,12 @@ class _Shelf:
     def wanted(self) -> int:
         """Spares to have by now."""
         return min(self.target(), max(BUSY_SPARES, max(self.fixed, self._recent()) - self.live))
+
+    def failed(self) -> None:
+        """A start in the background failed. Only spares that were asked for are tried again, after a while."""
+        self.uses = 0
+        self.failures += 1
+        self.retry_at = time.monotonic() + min(IDLE_SECONDS, RETRY_SECONDS * 2 ** min(self.failures - 1, 30))
 
     def _recent(self) -> int:
         return self.peak if self.uses >= 2 and not self.idle() else 0
@@ -271,6 +283,8 @@ class _Pool:
         finally:
             with self.lock:
                 shelf.starting -= 1
+                if spare is not None:
+                    shelf.failures, shelf.retry_at = 0, 0.0
                 if spare is not None and not self._ended and generation == self.generation:
                     shelf.spares.append(spare)
                     spare = None
@@ -315,7 +329,7 @@ class _Pool:
                 except Exception:
                     # The next session starts its own worker and reports the reason; here it is nobody's news.
                     with self.lock:
-                        short.uses = short.fixed = 0
+                        short.failed()
 
     def _look(self) -> tuple[_Shelf | None, list[_Spare], float | None]:
         """A shelf that needs a spare, spares to close, and seconds until the next look is due."""
@@ -333,7 +347,11 @@ class _Pool:
             while len(shelf.spares) > target:
                 surplus.append(shelf.spares.popleft())
             if len(shelf.spares) + shelf.starting < shelf.wanted():
-                short = short or shelf
+                later = shelf.retry_at - time.monotonic()
+                if later <= 0:
+                    short = short or shelf
+                else:
+                    wait = later if wait is None else min(wait, later)
             if len(shelf.spares) > shelf.fixed:
                 due = max(0.05, shelf.used_at + IDLE_SECONDS - time.monotonic())
                 wait = due if wait is None else min(wait, due)
@@ -371,6 +389,7 @@ def _start(environment: Environment, lease: sessions.Lease) -> Channel:
         raise
     with _pool.lock:
         shelf = _pool.shelf(environment)
+        shelf.failures, shelf.retry_at = 0, 0.0
         channel = spare.give(shelf, lease)
         if shelf.target():
             _pool.wake()

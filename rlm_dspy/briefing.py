@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rlm_dspy import inputs as inputs_
 from rlm_dspy import submit
 from rlm_dspy.functions import HostFunctions
+from rlm_dspy.guide import Guide
 from rlm_dspy.redact import error_text
 from rlm_dspy.run import Run
 from rlm_dspy.signatures import Contract, demonstration
@@ -20,14 +21,18 @@ class Briefing:
         run: The run.
         variables: What is known of the inputs.
         functions: What its code may call.
+        guide: Knows how the data is written.
 
     Attributes:
         contract: The contract, once `tell` has made it.
         trouble: What went wrong in making it, for the event log.
     """
 
-    def __init__(self, run: Run, variables: Sequence[VariableInfo], functions: HostFunctions) -> None:
+    def __init__(
+        self, run: Run, variables: Sequence[VariableInfo], functions: HostFunctions, guide: Guide
+    ) -> None:
         self._run = run
+        self._guide = guide
         self._variables = variables
         self._functions = functions
         self._guidance = run.program.guidance
@@ -93,7 +98,8 @@ class Briefing:
     def _looked_at(self, variable: VariableInfo) -> VariableInfo:
         """``variable`` with a first look at it; without one where that fails, which is no reason to end a run."""
         try:
-            return inputs_.looked_at(variable, self._run.inputs[variable.name], self.asked)
+            value, data = self._run.inputs[variable.name], self._guide.data(variable.name)
+            return inputs_.looked_at(variable, value, self.asked, data)
         except Exception as error:
             self.trouble.append(f"no first look at {variable.name}: {error_text(error)}")
             return variable

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlm_dspy.first_look import field_names, form, task_words
-from rlm_dspy.passages import SEARCHED, cut, having
+from rlm_dspy.data import Data
+from rlm_dspy.first_look import task_words
+from rlm_dspy.passages import SEARCHED, having
 from rlm_dspy.repair import CONDITIONS, LONGEST, tightened
 from rlm_dspy.signatures.dialect import compared, literals, string_constants
 from rlm_dspy.words import named
@@ -34,22 +35,22 @@ class Differences:
 
 
 def differences(
-    code: str, before: str, name: str, text: str, task: str, words: Mapping[str, int]
+    code: str, before: str, data: Data, task: str, words: Mapping[str, int]
 ) -> Differences:
     """How the conditions of ``code`` differ from those of ``task``.
 
     Args:
-        code: What was run over ``text``, the variable ``name``.
+        code: What was run over ``data``.
         before: All code that was run before it.
-        words: The telling words of ``task`` in ``text``.
+        words: The telling words of ``task`` in ``data``.
     """
     found = Differences()
-    if len(text) > SEARCHED or len(code) > LONGEST:
+    if len(data.text) > SEARCHED or len(code) > LONGEST:
         return found
-    _made_up(found, code, text, task)
-    _loose(found, code, text, task, words)
-    _forgotten(found, f"{before}\n{code}".lower(), name, words)
-    _narrow(found, code, text, task)
+    _made_up(found, code, data, task)
+    _loose(found, code, data, task, words)
+    _forgotten(found, f"{before}\n{code}".lower(), data.name, words)
+    _narrow(found, code, data, task)
     return found
 
 
@@ -68,11 +69,12 @@ def _used(word: str, done: str) -> bool:
     return word in done or all(part in done for part in word.split())
 
 
-def _made_up(found: Differences, code: str, text: str, task: str) -> None:
+def _made_up(found: Differences, code: str, data: Data, task: str) -> None:
     """Conditions that the task does not name, beside some that it does: copied from a line that was shown."""
+    text = data.text
     terms = [term for term in dict.fromkeys(compared(code)) if len(term.strip()) > 1 and term in text][:CONDITIONS]
     # `'level' in row` is no condition.
-    keys = field_names(text)
+    keys = data.fields
     strange = [term for term in terms if term not in keys and not named(term, task)]
     rest = [term for term in terms if term not in strange and term not in keys]
     # Where there is no other, it may be how the task's own word is written in the data.
@@ -80,19 +82,19 @@ def _made_up(found: Differences, code: str, text: str, task: str) -> None:
         return
     found.made_up = True
     listed = ", ".join(map(repr, strange))
-    alone = f"with {', '.join(map(repr, rest))} alone there are {len(having(text, rest, form(text))):,}"
+    alone = f"with {', '.join(map(repr, rest))} alone there are {len(having(text, rest, data.form)):,}"
     found.remarks.append(f"The task does not say {listed}: {alone}. Is it how the data say a word of the task?")
     if any(len(term.strip()) >= _WORD for term in strange):
         found.doubts.append(f"asks for {listed}, which the task does not say. Leave that out unless it is meant")
 
 
-def _loose(found: Differences, code: str, text: str, task: str, words: Mapping[str, int]) -> None:
+def _loose(found: Differences, code: str, data: Data, task: str, words: Mapping[str, int]) -> None:
     """A word that is looked for anywhere in a line and stands in other places than its own too."""
-    other, pairs = tightened(code, text, task, words)
+    other, pairs = tightened(code, data, task, words)
     if not other:
         return
     before, after = (list(dict.fromkeys(compared(each)))[:CONDITIONS] for each in (code, other))
-    kind = form(text)
+    text, kind = data.text, data.form
     number, meant = len(having(text, before, kind)), len(having(text, after, kind))
     if not 0 < meant < number:
         return
@@ -103,9 +105,10 @@ def _loose(found: Differences, code: str, text: str, task: str, words: Mapping[s
     found.doubts.append(f"looks for {', '.join(repr(old) for old, _ in pairs)} in the whole line: {said}")
 
 
-def _narrow(found: Differences, code: str, text: str, task: str) -> None:
+def _narrow(found: Differences, code: str, data: Data, task: str) -> None:
     """A name of the task that is looked for only as a part of one wording, in prose that has it in others too."""
-    if form(text) != "prose":
+    text = data.text
+    if data.form != "prose":
         return
     names = [word for word in task_words(task) if " " in word and word in text]
     for name in names:
@@ -122,7 +125,7 @@ def _narrow(found: Differences, code: str, text: str, task: str) -> None:
             words = [word.lower() for word in task_words(task) if word != name]
             others.sort(key=lambda span: -sum(word in text[slice(*span)].lower() for word in words))
             wording = ", ".join(repr(term.strip()) for term in wordings)
-            passages = [cut(text, span, [name]) for span in others[:_OTHERS]]
+            passages = [data.passage(span, [name]) for span in others[:_OTHERS]]
             said = f"{len(others):,} more sentences have {name!r}, and may say it in other words than {wording}:"
             found.remarks.append("\n".join([said, *passages]))
             found.doubts.append(f"looks for {wording} alone, and other sentences have {name!r} too")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from rlm_dspy import events as ev
 from rlm_dspy import screen as screens
-from rlm_dspy.render import one_line, shorten
+from rlm_dspy.render import brief, one_line, shorten
 from rlm_dspy.screen import Row, Screen
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class _View:
                 self._line(f"stopped{where}: {event.limit}", "yellow")
             case ev.Extracted():
                 if event.error:
-                    self._line(f"no answer could be made of it: {_clip(event.error)}", "red")
+                    self._line(f"no answer could be made of it: {brief(event.error)}", "red")
             case ev.Note():
                 self._line(f"note: {_clip(event.message)}", "yellow")
             case ev.RunEnded():

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlm_dspy.first_look import COMMON, field_names, form, task_words
-from rlm_dspy.passages import COUNTED, SEARCHED, SENTENCES, Form, cut, having
-from rlm_dspy.places import place
-from rlm_dspy.signatures.dialect import has_meta, literals, string_constants
+from rlm_dspy import columns
+from rlm_dspy.data import Data
+from rlm_dspy.fields import names
+from rlm_dspy.first_look import COMMON, task_words
+from rlm_dspy.passages import COUNTED, SEARCHED, SENTENCES, having
+from rlm_dspy.places import find, place
+from rlm_dspy.repair import numbers_asked
+from rlm_dspy.signatures.dialect import has_meta, literals, parse, string_constants
 from rlm_dspy.words import spelled
 
 _TERMS = 6
@@ -34,28 +39,30 @@ class Explained:
     missed: Literal["never", "conflict", ""]
 
 
-def nothing(code: str, name: str, text: str, task: str = "") -> Explained | None:
-    """How often the texts that ``code`` looks for stand in ``text``, the variable ``name``; None if there are none.
+def nothing(code: str, data: Data, task: str = "") -> Explained | None:
+    """How often the texts that ``code`` looks for stand in ``data``; None if there are none.
 
     Of a text that stands nowhere another spelling is named, or the longest part that does stand there. What has all of
     them comes next; where nothing has, what has all but one.
     """
-    terms = list(_terms(code, text))[:_TERMS]
+    text = data.text
+    types = "".join(f"\n{each}" for each in _types(code, data)) if data.rows is not None else ""
+    terms = list(_terms(code, data))[:_TERMS]
     if not terms or len(text) > SEARCHED:
-        return None
-    kind = form(text)
+        return Explained(types.strip(), "") if types else None
+    kind = data.form
     folds = ".lower()" in code or ".casefold()" in code or "IGNORECASE" in code
     said, live = [], []
     for term in terms:
-        what, stands = _count(term, text, kind, folds)
+        what, stands = _count(term, data, folds)
         said.append(what)
         live += [stands] if stands else []
     stand = [each.lower() for each in live] == [each.lower() for each in terms] if folds else live == terms
     missed: Literal["never", "conflict", ""] = "" if stand else "never"
-    explained = f"In {name}: {'; '.join(said)}."
+    explained = f"In {data.name}: {'; '.join(said)}.{types}"
     live = list(dict.fromkeys(live))
     found = having(text, live, kind)
-    unit = "sentence" if kind == "prose" else "line"
+    unit = data.unit
     closest = ""
     if found and (missed or len(live) > 1):
         closest = f" With {_listed(live)}: {_number(len(found), unit)}"
@@ -69,32 +76,63 @@ def nothing(code: str, name: str, text: str, task: str = "") -> Explained | None
     if closest:
         words = task_words(task)
         most = _SENTENCES if kind == "prose" else _LINES
-        passages = [cut(text, span, words) for span in _best(text, found, words)[:most]]
+        passages = [data.passage(span, words) for span in _best(text, found, words)[:most]]
         explained += "\n".join([f"{closest}{', such as' if len(found) > len(passages) else ''}:", *passages])
     return Explained(explained, missed)
 
 
-def start(name: str, text: str, words: Mapping[str, int]) -> str:
-    """Code that prints what in ``text``, the variable ``name``, has the telling ``words``; ``""`` without any."""
+def start(data: Data, words: Mapping[str, int]) -> str:
+    """Code that prints what in ``data`` has the telling ``words``; ``""`` without any."""
     if not words:
         return ""
-    kind = form(text)
+    name, text, kind = data.name, data.text, data.form
     rarest = sorted(words, key=lambda word: words[word])[:2]
     if len(rarest) == 2 and (" " in rarest[0] or not having(text, rarest, kind)):
         del rarest[1]
     if kind == "prose":
         pattern = rf"[^.\n]*{re.escape(rarest[0])}[^.\n]*".replace("\\ ", " ")
         return f"import re\nhits = re.findall({pattern!r}, {name})\nprint(len(hits))\nprint('\\n'.join(hits[:20]))"
+    if kind == "rows":
+        conditions = " and ".join(_condition(data, word) for word in rarest)
+        hits = f"hits = [row for row in {name} if {conditions}]"
+        return f"{hits}\nprint(len(hits))\nfor row in hits[:10]:\n    print(row)"
     conditions = " and ".join(f"{word!r} in line" for word in rarest)
     hits = f"hits = [line for line in {name}.splitlines() if {conditions}]"
     return f"{hits}\nprint(len(hits))\nprint('\\n'.join(hits[:10]))"
 
 
-def _terms(code: str, text: str) -> Iterator[str]:
+def _types(code: str, data: Data) -> list[str]:
+    """What is said of conditions that compare a number with a field of texts."""
+    said = []
+    for number, keys in numbers_asked(code)[:_TERMS]:
+        value = float(number) if "." in number else int(number)
+        if len(keys) == 1 and (meant := columns.other_type(data, str(keys[0]), value)) is not None:
+            said.append(f"The values of {keys[0]!r} are texts: compare with {meant!r}, not with {number}.")
+    return list(dict.fromkeys(said))
+
+
+def _condition(data: Data, word: str) -> str:
+    """That a record has ``word``, in the field where it stands, as code."""
+    place = find(data, word)
+    if place is None or len(place.path) != 1:
+        return f"{word!r} in str(row)"
+    field = f"row.get({place.path[0]!r})"
+    if place.how == "whole":
+        return f"{field} == {word!r}"
+    return f"{word!r} in str({field})" if place.how != "number" else f"str({field}) == {word!r}"
+
+
+def _terms(code: str, data: Data) -> Iterator[str]:
     """The texts that ``code`` looks for, once each; of a regular expression the parts that stand for themselves."""
+    text = data.text
     # The name of a field that there is is no text that is looked for.
-    seen = set(field_names(text))
-    for constant in string_constants(code):
+    seen = set(data.fields)
+    constants = string_constants(code)
+    if data.rows is not None:
+        # Nor is one that there is not.
+        seen |= set(names(parse(code) or ast.Module([], [])))
+        constants += [number for number, _ in numbers_asked(code)]
+    for constant in constants:
         literal = constant in text or not has_meta(constant)
         for term in [constant] if literal else literals(constant):
             if 2 <= len(term.strip()) <= _LONGEST and any(map(str.isalnum, term)) and term not in seen:
@@ -102,10 +140,11 @@ def _terms(code: str, text: str) -> Iterator[str]:
                 yield term
 
 
-def _count(term: str, text: str, kind: Form, folds: bool) -> tuple[str, str]:
+def _count(term: str, data: Data, folds: bool) -> tuple[str, str]:
     """What is said of a term, and what to look for in its place: itself, a spelling or part of it, or ``""``."""
+    text = data.text
     if number := text.count(term):
-        where = place(text, term, kind)
+        where = place(data, term)
         return f"{term!r} {number:,} times{f', mostly {where}' if where else ''}", term
     if spelling := spelled(term, text):
         as_written = "" if folds else f"{term!r} never, but "

@@ -1,24 +1,25 @@
-"""The first look: lines of a large text, for the run's first message.
+"""The first look: lines of a large text, or some of many records, for the run's first message.
 
 A root that has to spend a turn on looking may as well be shown; one that does not look guesses how the text is written.
-Shown are lines from the beginning, the middle and the end, how a line falls into words, and the lines that have rare
-words of the task in them.
+Shown are lines from the beginning, the middle and the end, how a line falls into words or what the fields of records
+hold, and the lines that have rare words of the task in them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
 
-from rlm_dspy.passages import SEARCHED, WIDTH, Span, around, cut, occurrences, sentence
-from rlm_dspy.places import place
-from rlm_dspy.signatures.contract import Form
+from rlm_dspy import columns
+from rlm_dspy.data import Data, shown
+from rlm_dspy.forms import json_keys, line_at
+from rlm_dspy.passages import SEARCHED, WIDTH, Span, around, line, occurrences, sentence
+from rlm_dspy.places import find, place
 from rlm_dspy.signatures.examples import WORDS
-from rlm_dspy.tables import Table, table
+from rlm_dspy.tables import Table
+from rlm_dspy.words import spelled
 
 HEAD_LINES = 3
 SAMPLES = 3
@@ -27,9 +28,8 @@ SENTENCES = 10
 ODD = 3
 _WORD = re.compile(r"[^\W_][\w.:-]{2,}[^\W_]|(?<!\w)\d{3}(?!\w)")
 _PLAIN_WORD = re.compile(r"[^\W\d_]{3,}")
+_CODE = re.compile(r"(?<!\w)[A-Z][A-Z0-9]{1,2}(?!\w)")
 _NAME = re.compile(r"(?<!\w)[A-Z][\w'-]{1,40}(?: [A-Z][\w'-]{1,40}){1,4}")
-_PAIR = re.compile(r"\w=[^=\s]")
-_LINES = 20
 _RARE = 40
 _COMPARED = 5_000
 _WORDS = 12
@@ -46,69 +46,81 @@ COMMON = frozenset(
 )
 
 
-def look(text: str, task: str = "", words: Mapping[str, int] | None = None) -> str:
-    """What is shown of ``text`` for ``task``; bounded in length whatever the text is.
+def look(data: Data, task: str = "", words: Mapping[str, int] | None = None) -> str:
+    """What is shown of ``data`` for ``task``; bounded in length whatever they are.
 
     ``words`` are its telling words where they are known already.
 
     Lines that are longer than `WIDTH` are cut; a text of one or two endless lines is shown by its characters.
     """
+    parts = _lines(data) if data.rows is None else _records(data)
+    words = telling_words(data, task) if words is None else words
+    if words:
+        places = {word: place(data, word) for word in words}
+        where = {word: f", mostly {found}" if found else "" for word, found in places.items()}
+        listed = (f"{word!r} {number:,} times{where[word]}" for word, number in words.items())
+        parts.append(f"{WORDS}{'; '.join(listed)}")
+    units = f"{data.unit.capitalize()}s"
+    if found := matches(data, task):
+        parts += [f"{units} with words of the task:", *(found if data.rows is not None else map(_cut, found))]
+    elif words and data.form != "prose":
+        # A name such as cart-api tells; a word of the language stands where it pleases.
+        names = [word for word in words if not (word.isalpha() and word.islower())]
+        rarest = min(names or words, key=lambda word: words[word])
+        if odd := odd_lines(data, rarest):
+            parts += [f"{units} with {rarest!r} that differ from the others:", *odd]
+    return "\n".join(parts)
+
+
+def _records(data: Data) -> list[str]:
+    rows = data.rows or ()
+    if len(rows) < 5:
+        return ["Its records:", *map(shown, rows), *columns.fields(data)]
+    lines = ["Its first records:", *map(shown, rows[:2]), "A record from its middle:", shown(rows[len(rows) // 2])]
+    return [*lines, "Its last record:", shown(rows[-1]), *columns.fields(data)]
+
+
+def _lines(data: Data) -> list[str]:
+    text = data.text
     head = text[: HEAD_LINES * WIDTH * 4].split("\n")[:HEAD_LINES]
     if len(head) < HEAD_LINES or len(text) < 2 * HEAD_LINES * WIDTH:
         middle = len(text) // 2
         third = _TEXT // 3
         centre = text[max(0, middle - third // 2) : middle + third // 2]
-        shown = [f"It begins:\n{text[:third]}\nIn its middle:\n{centre}\nIt ends:\n{text[-third:]}"]
+        lines = [f"It begins:\n{text[:third]}\nIn its middle:\n{centre}\nIt ends:\n{text[-third:]}"]
     else:
-        samples = [_line_at(text, len(text) * (2 * n + 1) // (2 * SAMPLES)) for n in range(SAMPLES)]
+        samples = [line_at(text, len(text) * (2 * n + 1) // (2 * SAMPLES)) for n in range(SAMPLES)]
         last = text[-2 * WIDTH :].rstrip("\n").rsplit("\n", 1)[-1]
-        shown = ["Its first lines:", *map(_cut, head), "Lines from its middle:", *map(_cut, samples)]
-        shown += ["Its last line:", _cut(last)]
-        read = table(text)
-        if parts := (_columns_of(read) if read else _parts(samples[-1])):
-            shown.append(parts)
-    kind = form(text)
-    words = telling_words(text, task) if words is None else words
-    if words:
-        places = {word: place(text, word, kind) for word in words}
-        where = {word: f", mostly {found}" if found else "" for word, found in places.items()}
-        listed = (f"{word!r} {number:,} times{where[word]}" for word, number in words.items())
-        shown.append(f"{WORDS}{'; '.join(listed)}")
-    prose = kind == "prose"
-    if found := matches(text, task):
-        what = "Sentences" if prose else "Lines"
-        shown += [f"{what} with words of the task:", *map(_cut, found)]
-    elif words and not prose:
-        # A name such as cart-api tells; a word of the language stands where it pleases.
-        names = [word for word in words if not (word.isalpha() and word.islower())]
-        rarest = min(names or words, key=lambda word: words[word])
-        if (odd := odd_lines(text, rarest)):
-            shown += [f"Lines with {rarest!r} that differ from the others:", *odd]
-    return "\n".join(shown)
+        lines = ["Its first lines:", *map(_cut, head), "Lines from its middle:", *map(_cut, samples)]
+        lines += ["Its last line:", _cut(last)]
+        if parts := (_columns_of(data.table) if data.table else _parts(samples[-1])):
+            lines.append(parts)
+    return lines
 
 
-def matches(text: str, task: str) -> list[str]:
-    """Lines of ``text`` that have rare words of ``task`` in them, the best of them first, at most `MATCHES`.
+def matches(data: Data, task: str) -> list[str]:
+    """Lines of ``data`` that have rare words of ``task`` in them, the best of them first, at most `MATCHES`.
 
     Of prose, sentences in place of lines, at most `SENTENCES`. A word is rare if the text has it, as written or in
     lower case, at most some forty times.
     """
-    if len(text) > SEARCHED:
+    text = data.text
+    words = task_words(task) if len(text) <= SEARCHED else []
+    if not words:
         return []
-    words = task_words(task)
-    kind = form(text) if words else "records"
-    round_, limit = (sentence, SENTENCES) if kind == "prose" else (around, MATCHES)
+    round_, limit = (sentence, SENTENCES) if data.form == "prose" else (around, MATCHES)
+    round_ = line if data.form == "rows" else round_
     score: dict[Span, float] = {}
     for word in words:
         for spelling in dict.fromkeys((word, word.lower(), word.rstrip("s"))):
             found = _places(text, spelling)
             if found:
                 for at in found:
-                    line = round_(text, at)
-                    score[line] = score.get(line, 0.0) + 1 / len(found)
+                    span = round_(text, at)
+                    score[span] = score.get(span, 0.0) + 1 / len(found)
                 break
-    best = sorted(score, key=lambda line: (-score[line], line))[:limit]
-    return [cut(text, line, words) for line in best]
+    best = sorted(score, key=lambda span: (-score[span], span))[:limit]
+    return [data.passage(span, words) for span in best]
 
 
 def task_words(task: str) -> list[str]:
@@ -136,17 +148,20 @@ def _places(text: str, word: str) -> list[int]:
     return places
 
 
-def telling_words(text: str, task: str) -> dict[str, int]:
-    """Words of ``task`` that stand in ``text`` as they are written, and how often.
+def telling_words(data: Data, task: str) -> dict[str, int]:
+    """Words of ``task`` that stand in ``data`` as they are written, and how often.
 
     Left out are those that most lines have, and plain words that next to none has: they stand there by accident. In
-    prose plain words say nothing at all, and a part of a name says what the name does.
+    prose plain words say nothing at all, and a part of a name says what the name does. The whole value of a field of
+    records tells in any case, also where it is spelled in other capitals, or without the plural's s.
     """
+    text = data.text
     if len(text) > SEARCHED:
         return {}
     lines = text.count("\n") + 1
-    prose = form(text) == "prose"
-    found = {word: text.count(word) for word in task_words(task)}
+    prose = data.form == "prose"
+    values = _values(data, task) if data.rows is not None else {}
+    found = {word: text.count(word) for word in task_words(task) if word not in values} | values
     names = [word for word, number in found.items() if " " in word and number]
 
     def tells(word: str, number: int) -> bool:
@@ -156,17 +171,34 @@ def telling_words(text: str, task: str) -> dict[str, int]:
     return {
         word: number
         for word, number in found.items()
-        if tells(word, number) and not any(word in name.split(" ") for name in names)
+        if (word in values or tells(word, number)) and not any(word in name.split(" ") for name in names)
     }
 
 
-def odd_lines(text: str, word: str) -> list[str]:
+def _values(data: Data, task: str) -> dict[str, int]:
+    """Words of ``task`` that are the whole value of a field of some of the records, as they are spelled there."""
+    text, rows = data.text, data.rows or ()
+    found: dict[str, int] = {}
+    for word in [*task_words(task), *dict.fromkeys(_CODE.findall(task[:_TASK]))]:
+        for form in dict.fromkeys((word, word.rstrip("s"))):
+            spelling = spelled(form, text)
+            stands = find(data, spelling) if spelling else None
+            if stands is not None and stands.how in ("whole", "number"):
+                number = text.count(spelling)
+                found.update({spelling: number} if number < len(rows) else {})
+                break
+    return found
+
+
+def odd_lines(data: Data, word: str) -> list[str]:
     """Of the lines that have ``word``, those whose other words stand in next to no other of them, at most `ODD`.
 
     What a log says once stands among thousands of lines that say the same of something else. Only the first
     `_COMPARED` lines with the word are looked at.
     """
-    lines = [text[slice(*around(text, at))] for at in itertools.islice(occurrences(text, word), _COMPARED)]
+    text = data.text
+    spans = [around(text, at) for at in itertools.islice(occurrences(text, word), _COMPARED)]
+    lines = [text[slice(*span)] for span in spans]
     if len(lines) <= _RARE:
         return []
     words = [set(_PLAIN_WORD.findall(line)) for line in lines]
@@ -175,49 +207,8 @@ def odd_lines(text: str, word: str) -> list[str]:
     best = sorted(range(len(lines)), key=lambda n: (-score[n], n))[:ODD]
     # One rare word tells too where next to no line has any.
     least = 1 if sum(map(bool, score)) <= ODD else 2
-    return [_cut(lines[n]) for n in best if score[n] >= least]
-
-
-def form(text: str) -> Form:
-    """How ``text`` is written, as far as a few places of it tell; what is nothing else is records."""
-    lines = text[:100_000].split("\n")[:2]
-    if len(lines) == 2 and all(map(json_keys, lines)):
-        return "json"
-    if table(text) is not None:
-        return "csv"
-    votes = 0
-    for at in (len(text) * (2 * n + 1) // 10 for n in range(5)):
-        window = text[at : at + 1_000]
-        marks = sum(window.count(mark) for mark in '={}|<>_\t"')
-        digits = sum(character.isdigit() for character in window)
-        sentences = len(re.findall(r"[^\W\d_][.!?][ \n]", window))
-        votes += sentences >= 2 and marks < 15 and digits < 40
-    if votes >= 3:
-        return "prose"
-    return "columns" if _has_columns(text) else "records"
-
-
-def _has_columns(text: str) -> bool:
-    """Whether most lines have the same number of words, and no ``key=value`` in them."""
-    lines = [_line_at(text, len(text) * (2 * n + 1) // (2 * _LINES)) for n in range(_LINES)]
-    words = Counter(len(line.split()) for line in lines if len(line) <= 4 * WIDTH)
-    number, alike = words.most_common(1)[0] if words else (0, 0)
-    pairs = sum(_PAIR.search(line) is not None for line in lines)
-    return number >= 4 and 2 * alike >= _LINES and 3 * pairs < _LINES
-
-
-def json_keys(line: str) -> list[str]:
-    """The keys of a line that is one JSON object, else nothing."""
-    if line.startswith("{") and line.rstrip().endswith("}"):
-        with contextlib.suppress(ValueError, RecursionError):
-            return list(json.loads(line))
-    return []
-
-
-def field_names(text: str) -> list[str]:
-    """The names of the fields of JSON lines or CSV, else nothing."""
-    read = table(text)
-    return list(read.columns) if read else json_keys(text[:10_000].partition("\n")[0])
+    best = [n for n in best if score[n] >= least]
+    return [_cut(lines[n]) if data.rows is None else data.passage(spans[n], [word]) for n in best]
 
 
 def _columns_of(read: Table) -> str:
@@ -234,14 +225,6 @@ def _parts(line: str) -> str:
     if not 3 <= len(words) <= 16 or digits < 2:
         return ""
     return "One line split at spaces: " + "  ".join(f"[{number}] {word}" for number, word in enumerate(words))
-
-
-def _line_at(text: str, at: int) -> str:
-    """The first line with something in it that begins behind ``at``, or what stands at ``at`` in an endless one."""
-    window = text[at : at + 8 * WIDTH]
-    _, end, rest = window.partition("\n")
-    rest = rest.lstrip("\n")
-    return rest.split("\n", 1)[0] if end and rest else window
 
 
 def _cut(line: str) -> str:

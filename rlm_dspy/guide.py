@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlm_dspy import conditions, explain, first_look, inputs, repair, second_look, submit
+from rlm_dspy import conditions, explain, first_look, inputs, record_errors, repair, second_look, submit
+from rlm_dspy.data import Data, is_records, largest
 from rlm_dspy.environments.base import CellResult
 from rlm_dspy.events import TurnStarted
 from rlm_dspy.signatures.contract import SHORT, is_nothing
-from rlm_dspy.signatures.dialect import only_constants, parse, typed_numbers, types_in
+from rlm_dspy.signatures.dialect import lists_in, only_constants, parse, typed_numbers, types_in
 
 if TYPE_CHECKING:
     from rlm_dspy.run import Run
@@ -33,7 +34,7 @@ CONTRADICTED = (
     "the answer was typed in before the output of this code was seen, and that output does not show it. Submit a "
     "variable that holds the computed value."
 )
-MENDED = "No line meets these conditions. With others, which fit the data or are the task's own, and new names:"
+MENDED = "No {unit} meets these conditions. With others, which fit the data or are the task's own, and new names:"
 AGAIN = (
     "it is the same answer again, and no code was run in between. Run code that prints what in the data says it first."
 )
@@ -60,7 +61,7 @@ class SecondLook:
     Attributes:
         run: What to run, in a namespace of its own.
         code: The part of it that is shown.
-        names: Of the variables that it leaves behind.
+        names: Of the variables that it leaves behind, where it found something.
         found: What it printed, ``""`` before it was run.
     """
 
@@ -88,11 +89,10 @@ class Guide:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._aids = run.program.guidance
-        texts = ((name, value) for name, value in run.inputs.items() if isinstance(value, str))
-        self._name, self._text = max(texts, key=lambda pair: len(pair[1]), default=("", ""))
-        self._large = len(self._text) > SHORT
+        self._data = largest(run.inputs)
+        self._name, self._large = self._data.name, self._data.large
         self._task = inputs.asked(run.signature, run.inputs)
-        self.slow = len(self._text) > _LARGE
+        self.slow = self._data.size > _LARGE
         self.words: dict[str, dict[str, int]] = {}
         self.acted: list[str] = []
         self.stuck = False
@@ -117,7 +117,9 @@ class Guide:
         if not self._aids.keep_inputs or "=" not in code or code in self._refused:
             return None
         for name, value in self._run.inputs.items():
-            if isinstance(value, str) and len(value) > SHORT and types_in(code, name):
+            typed = lists_in if is_records(value) else types_in
+            large = isinstance(value, str) and len(value) > SHORT
+            if (large or (name == self._name and self._large)) and typed(code, name):
                 self.acted.append("keep_inputs")
                 self._refused.add(code)
                 return (
@@ -174,7 +176,7 @@ class Guide:
 
     def _look(self) -> str:
         """The code of a first look at the data; ``""`` where the task has no words that stand in them."""
-        look = explain.start(self._name, self._text, self._telling())
+        look = explain.start(self._data, self._telling())
         return f" Begin with this:\n```python\n{look}\n```" if look else ""
 
     def _meant(self, name: str, value: Any) -> bool:
@@ -225,10 +227,10 @@ class Guide:
         if not _found_nothing(result) or result.host_seconds or result.seconds > _QUICK or self._last():
             return []
         first = parse(code) if len(code) <= repair.LONGEST else None
-        inputs = [name for name, value in self._run.inputs.items() if isinstance(value, str)]
+        inputs = [name for name, value in self._run.inputs.items() if isinstance(value, str) or name == self._name]
         looks: list[SecondLook] = []
         for plain in (True, False):
-            second = repair.mended(code, self._text, self._task, self._telling(), plain)
+            second = repair.mended(code, self._data, self._task, self._telling(), plain)
             if not isinstance(first, ast.Module) or second is None:
                 continue
             made = second_look.beside(first, second, inputs, "\n".join([self._code, code, *self._tried]))
@@ -263,12 +265,13 @@ class Guide:
         if again is not None:
             self._unsupported, self._new_names = "mended", again.names
             self.acted.append("mend_conditions")
-            output = f"{output}\n{MENDED}\n```python\n{again.code}\n```\nIts output:\n{again.found}"
+            head = MENDED.format(unit="record" if self._data.rows is not None else "line")
+            output = f"{output}\n{head}\n```python\n{again.code}\n```\nIts output:\n{again.found}"
         elif nothing and self._aids.explain_empty and self._large:
             output = self._explained(code, result, output)
-        elif self._aids.explain_empty and result.error is not None and (import_ := _missing_import(result)):
+        elif self._aids.explain_empty and result.error is not None and (cause := self._cause(code, result)):
             self.acted.append("explain_empty")
-            output = f"{output}\nPut this before it: {import_}"
+            output = f"{output}\n{cause}"
         elif self._aids.name_words and result.error is None and not self._compared and self._large:
             remarks = self._differences(code).remarks if self._name in code else []
             self.acted += ["name_words"] * bool(remarks)
@@ -280,13 +283,24 @@ class Guide:
         silent = result.error is None and not result.stdout and result.value is None
         return output if result.host_seconds or silent else self.noted(code, output, bare, result.error is not None)
 
+    def data(self, name: str) -> Data:
+        """The input ``name`` as the aids see it."""
+        return self._data if name == self._name else Data(name, self._run.inputs[name])
+
     @property
     def found_nothing(self) -> bool:
         """Whether the last code found nothing, also with other conditions."""
         return self._unsupported in ("nothing", "never", "conflict")
 
+    def _cause(self, code: str, result: CellResult) -> str:
+        """What the error of ``code`` comes from, where that is known, and what to do about it."""
+        assert result.error is not None
+        if import_ := _missing_import(result):
+            return f"Put this before it: {import_}"
+        return record_errors.cause(code, result.error, self._data) if self._large else ""
+
     def _explained(self, code: str, result: CellResult, output: str) -> str:
-        explained = explain.nothing(code, self._name, self._text, self._task)
+        explained = explain.nothing(code, self._data, self._task)
         if explained is None:
             return output
         self.acted.append("explain_empty")
@@ -294,8 +308,8 @@ class Guide:
         if explained.missed and result.error is None:
             self._unsupported = explained.missed
         look = ""
-        if explained.missed == "never" and first_look.form(self._text) == "prose":
-            look = explain.start(self._name, self._text, self._telling())
+        if explained.missed == "never" and self._data.form == "prose":
+            look = explain.start(self._data, self._telling())
         if not look or look in self._tried:
             return output
         self._tried.add(look)
@@ -304,16 +318,16 @@ class Guide:
     def _differences(self, code: str) -> conditions.Differences:
         """How the conditions of the first code that found something differ from those of the task."""
         self._compared = True
-        found = conditions.differences(code, self._code, self._name, self._text, self._task, self._telling())
+        found = conditions.differences(code, self._code, self._data, self._task, self._telling())
         self._conditions = "; it ".join(found.doubts)
-        if found.made_up and (other := repair.mended(code, self._text, self._task, self._telling())) is not None:
+        if found.made_up and (other := repair.mended(code, self._data, self._task, self._telling())) is not None:
             found.remarks.append(f"Without it:\n```python\n{ast.unparse(other)}\n```")
         return found
 
     def _telling(self) -> dict[str, int]:
-        """The telling words of the task in the largest text."""
+        """The telling words of the task in the largest input."""
         if self._name not in self.words:
-            self.words[self._name] = first_look.telling_words(self._text, self._task)
+            self.words[self._name] = first_look.telling_words(self._data, self._task)
         return self.words[self._name]
 
     def noted(self, action: str, output: str, bare: str | None = None, failed: bool = False) -> str:
@@ -349,15 +363,13 @@ class Guide:
         tree = parse(action) if len(action) <= repair.LONGEST else None
         if not isinstance(tree, ast.Module):
             return True
-        submits = [_is_submit(statement) for statement in tree.body]
-        return all(submits) or second_look.stands_alone(tree, list(self._run.inputs))
+        only_submits = all(second_look.submits(each) and not _computes(each) for each in tree.body)
+        return only_submits or second_look.stands_alone(tree, list(self._run.inputs))
 
 
-def _is_submit(statement: ast.stmt) -> bool:
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "SUBMIT"):
-        return False
-    return not any(isinstance(node, ast.Call) for part in (*call.args, *call.keywords) for node in ast.walk(part))
+def _computes(submission: ast.stmt) -> bool:
+    """Whether a call of ``SUBMIT`` calls something for its values."""
+    return sum(isinstance(node, ast.Call) for node in ast.walk(submission)) > 1
 
 
 def _same(value: Any, other: Any) -> bool:

@@ -15,7 +15,9 @@ import pydantic
 from pydantic_core import PydanticUndefined
 
 from rlm_dspy import documents, first_look
+from rlm_dspy.data import Data, is_records
 from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.passages import SEARCHED
 from rlm_dspy.signatures.contract import PREVIEW, SHORT, VariableInfo
 
 
@@ -91,24 +93,29 @@ def describe(name: str, value: Any, desc: str = "", look: str | None = None) -> 
         name: The variable's name.
         value: Its value on the host.
         desc: The field's description.
-        look: The task, to show lines of a large text for it (`rlm_dspy.first_look`); None for no such look.
+        look: The task, to show lines of a large text or some of many records for it (`rlm_dspy.first_look`); None for
+            no such look.
     """
     # DSPy gives a field without a description the placeholder "${name}".
     desc = "" if desc == f"${{{name}}}" else " ".join(desc.split())
     preview, whole = _preview(value)
     about = VariableInfo(name, _type_name(value), _size(value), preview, whole, desc)
-    if not whole and isinstance(value, str):
-        about = dataclasses.replace(about, form=first_look.form(value))
+    if not whole and (isinstance(value, str) or is_records(value)):
+        about = dataclasses.replace(about, form=Data(name, value).form)
     return about if look is None else looked_at(about, value, look)
 
 
-def looked_at(about: VariableInfo, value: Any, task: str) -> VariableInfo:
-    """``about`` with lines of ``value`` for ``task``, where that is a large text. Goes through all of it."""
-    if about.whole or not isinstance(value, str):
+def looked_at(about: VariableInfo, value: Any, task: str, data: Data | None = None) -> VariableInfo:
+    """``about`` with lines of ``value`` for ``task``, where that is a large text or many records.
+
+    Goes through all of it. ``data`` is what is known of ``value`` already.
+    """
+    if about.whole or not (isinstance(value, str) or is_records(value)):
         return about
-    words = first_look.telling_words(value, task)
-    look = first_look.look(value, task, words)
-    searched = len(value) <= first_look.SEARCHED
+    data = data or Data(about.name, value)
+    words = first_look.telling_words(data, task)
+    look = first_look.look(data, task, words)
+    searched = len(data.text) <= SEARCHED
     return dataclasses.replace(about, look=look, words=tuple(words.items()), searched=searched)
 
 

@@ -23,7 +23,7 @@ from rlm_dspy import _compat, submit, watched
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy._aio import caught, threads
-from rlm_dspy.aside import one_by_one
+from rlm_dspy.aside import bounded, one_by_one
 from rlm_dspy.briefing import Briefing
 from rlm_dspy.calls import keeping_replies, spend
 from rlm_dspy.environments.base import CellError, CellResult, Submission
@@ -66,11 +66,11 @@ class Loop:
     def __init__(self, run: Run, variables: Sequence[VariableInfo]) -> None:
         self.run = run
         self.functions = HostFunctions(run)
-        self.briefing = Briefing(run, variables, self.functions)
+        self.guide = Guide(run)
+        self.briefing = Briefing(run, variables, self.functions, self.guide)
         self.adapter = ConversationAdapter(dspy.settings.adapter)
         self.final_reasoning = ""
         self.guidance = run.program.guidance
-        self.guide = Guide(run)
 
     async def open(self) -> Ending | None:
         """Open the session and hand it the inputs; an ending if a limit struck first."""
@@ -341,9 +341,12 @@ class Loop:
         return None, ()
 
     async def _aided(self, aid: Callable[..., Any], *given: Any) -> Any:
-        """What an aid of `Guide` says. One that fails says nothing: it is no reason to end a run."""
+        """What an aid of `Guide` says. One that fails, or is not done at a limit, says nothing: the run goes on."""
         try:
-            return await threads.run(one_by_one, aid, *given) if self.guide.slow else aid(*given)
+            return await bounded(self.run, aid, *given) if self.guide.slow else aid(*given)
+        except Stopped as stopped:
+            self.run.events.emit(ev.Note(message=f"the aid {aid.__name__} was given up: {stopped.limit}"))
+            return None
         except Exception as error:
             self.run.events.emit(ev.Note(message=f"the aid {aid.__name__} failed: {error_text(error)}"))
             return None

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from rlm_dspy.data import Data, values_of
 from rlm_dspy.passages import line, occurrences
-from rlm_dspy.signatures.contract import Form
-from rlm_dspy.tables import table
 
 SAMPLED = 300
 """Lines with the word that are looked at."""
@@ -31,7 +30,8 @@ class Place:
     """Where a word usually stands.
 
     Attributes:
-        unit: ``"field"`` of JSON, ``"column"`` of CSV, ``"word"`` of a line split at spaces, ``"token"`` without one.
+        unit: ``"field"`` of JSON and of records, ``"column"`` of CSV, ``"word"`` of a line split at spaces, ``"token"``
+            without one.
         path: The keys, or the number, that lead to it; empty for a token.
         how: ``"number"`` or ``"whole"`` if the value is the word, ``"begins"`` or ``"part"`` if it has it in it.
         token: Of a token, the text that stands there.
@@ -43,15 +43,14 @@ class Place:
     token: str = ""
 
 
-def place(text: str, word: str, form: Form) -> str:
+def place(data: Data, word: str) -> str:
     """Such as ``"as 'status=502'"`` or ``"in the field 'svc'"``, or ``""`` where ``word`` has no usual place.
 
     Args:
-        text: The data.
-        word: As it stands in ``text``.
-        form: How ``text`` is written; prose has no places.
+        data: Prose has no places.
+        word: As it stands in the text of ``data``.
     """
-    found = find(text, word, form)
+    found = find(data, word)
     if found is None:
         return ""
     if found.unit == "token":
@@ -67,14 +66,18 @@ def place(text: str, word: str, form: Form) -> str:
     }[found.how]
 
 
-def find(text: str, word: str, form: Form) -> Place | None:
-    """Where ``word`` stands in nearly every line of ``text`` that has it, or None."""
+def find(data: Data, word: str) -> Place | None:
+    """Where ``word`` stands in nearly every line of ``data`` that has it, or None."""
+    text, form = data.text, data.form
     if form == "prose":
         return None
-    lines = [text[slice(*line(text, at))] for at in itertools.islice(occurrences(text, word), SAMPLED)]
+    places = itertools.islice(occurrences(text, word), SAMPLED)
+    if form == "rows":
+        return _field([_first_value(_plain(data.row_at(at)), word) for at in places], "field")
+    lines = [text[slice(*line(text, at))] for at in places]
     if form == "json":
-        return _field([_first_value(_values(_loaded(each)), word) for each in lines], "field")
-    if form == "csv" and (read := table(text)) is not None:
+        return _field([_first_value(_plain(_loaded(each)), word) for each in lines], "field")
+    if form == "csv" and (read := data.table) is not None:
         rows = (zip(read.columns, read.fields(each), strict=False) for each in lines)
         return _field([_first_value((((name,), value) for name, value in row), word) for row in rows], "column")
     return _token(lines, word)
@@ -104,14 +107,9 @@ def _loaded(line: str) -> Any:
         return None
 
 
-def _values(row: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The values of an object and of the objects in it."""
-    if isinstance(row, dict):
-        for key, value in row.items():
-            if isinstance(value, dict) and len(path) < 2:
-                yield from _values(value, (*path, key))
-            elif isinstance(value, (str, int, float, bool)):
-                yield (*path, key), value
+def _plain(row: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The texts and numbers in an object and in the objects in it."""
+    return ((path, value) for path, value in values_of(row) if isinstance(value, (str, int, float, bool)))
 
 
 def _token(lines: list[str], word: str) -> Place | None:

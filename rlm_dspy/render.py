@@ -32,6 +32,19 @@ def one_line(text: str, limit: int = 80) -> str:
     return line if len(line) <= limit and len(text) <= limit * 4 else line[: limit - 1] + "…"
 
 
+def brief(error: str, limit: int = 300) -> str:
+    """The text of an error as one line for people: its first paragraph, without a fix that stands behind it.
+
+    Where a reply could not be read, which DSPy tells with all of the reply, how that begins.
+    """
+    if error.startswith("AdapterParseError"):
+        _, there, reply = error.partition("LM Response:")
+        said = one_line(reply.strip(), 100)
+        return f"a reply of the model was not in the form that it was asked for{f': {said!r}' if there else ''}"
+    lines = error.strip().split("\n\n")[0].split("\n")
+    return one_line(" ".join(line for line in lines if not line.startswith("Fix: ")), limit)
+
+
 def printable(text: str) -> str:
     """``text`` with lone surrogates and control characters written out, so that any stream can show it.
 

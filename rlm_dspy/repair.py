@@ -9,13 +9,15 @@ apart: what is mended never takes the place of what was found, it stands beside 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Mapping
 
-from rlm_dspy.first_look import field_names, form
+from rlm_dspy import columns
+from rlm_dspy.data import Data
+from rlm_dspy.fields import Path, at, base, path
 from rlm_dspy.passages import SEARCHED, having
 from rlm_dspy.places import Place, find
-from rlm_dspy.signatures.contract import Form
 from rlm_dspy.signatures.dialect import parse
 from rlm_dspy.words import named, spelled
 
@@ -29,27 +31,27 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
 def mended(
-    code: str, text: str, task: str, words: Mapping[str, int], plain: bool = True
+    code: str, data: Data, task: str, words: Mapping[str, int], plain: bool = True
 ) -> ast.Module | None:
     """``code`` with the conditions of its comprehensions mended, None where there is nothing to mend.
 
     Args:
         code: What found nothing.
-        text: The data that it was run over.
+        data: What it was run over.
         task: What is asked.
-        words: The telling words of ``task`` in ``text``.
+        words: The telling words of ``task`` in ``data``.
         plain: Keep plain words of the language; off, they are left out, since they mostly stand in the data by chance.
     """
-    mending = _mend(code, text, task, words, plain=plain)
-    if mending is not None and not mending.changed and (term := _conflict(mending.kept, text, mending.form)):
-        mending = _mend(code, text, task, words, leave_out=term)
+    mending = _mend(code, data, task, words, plain=plain)
+    if mending is not None and not mending.changed and (term := _conflict(mending.kept, data)):
+        mending = _mend(code, data, task, words, leave_out=term)
     if mending is None or not mending.changed or not mending.kept:
         # Code that is left without any condition looks for nothing.
         return None
     return mending.tree
 
 
-def tightened(code: str, text: str, task: str, words: Mapping[str, int]) -> tuple[str, list[tuple[str, str]]]:
+def tightened(code: str, data: Data, task: str, words: Mapping[str, int]) -> tuple[str, list[tuple[str, str]]]:
     """``code`` that asks whether a line has a word, asking for it in the token in which it nearly always stands.
 
     ``'502' in line`` finds numbers that have it in them; ``'status=502' in line`` does not.
@@ -57,7 +59,7 @@ def tightened(code: str, text: str, task: str, words: Mapping[str, int]) -> tupl
     Returns:
         The code and the pairs of what was and is asked for; ``""`` and none without such a word.
     """
-    tightening = _mend(code, text, task, words, tighten=True)
+    tightening = _mend(code, data, task, words, tighten=True)
     if tightening is None or not tightening.tight:
         return "", []
     return ast.unparse(tightening.tree), tightening.tight
@@ -65,17 +67,17 @@ def tightened(code: str, text: str, task: str, words: Mapping[str, int]) -> tupl
 
 def _mend(
     code: str,
-    text: str,
+    data: Data,
     task: str,
     words: Mapping[str, int],
     leave_out: str = "",
     tighten: bool = False,
     plain: bool = True,
 ) -> _Mending | None:
-    tree = parse(code) if len(code) <= LONGEST and len(text) <= SEARCHED else None
+    tree = parse(code) if len(code) <= LONGEST and len(data.text) <= SEARCHED else None
     if not isinstance(tree, ast.Module):
         return None
-    mending = _Mending(text, task, words, leave_out, tighten, plain, folds=any(map(_folds, ast.walk(tree))))
+    mending = _Mending(data, task, words, leave_out, tighten, plain, folds=any(map(_folds, ast.walk(tree))))
     try:
         mending.tree = ast.fix_missing_locations(mending.visit(tree))
     except RecursionError:
@@ -88,8 +90,9 @@ def _folds(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr in ("lower", "upper", "casefold", "IGNORECASE", "I")
 
 
-def _conflict(terms: list[str], text: str, kind: Form) -> str:
+def _conflict(terms: list[str], data: Data) -> str:
     """The last of ``terms`` without which some line has all the others, where no line has all; else ``""``."""
+    text, kind = data.text, data.form
     listed = list(dict.fromkeys(terms))
     if len(listed) < 2 or having(text, listed, kind):
         return ""
@@ -103,7 +106,7 @@ class _Mending(ast.NodeTransformer):
 
     def __init__(
         self,
-        text: str,
+        data: Data,
         task: str,
         words: Mapping[str, int],
         leave_out: str,
@@ -111,10 +114,10 @@ class _Mending(ast.NodeTransformer):
         plain: bool,
         folds: bool,
     ) -> None:
-        self._text, self._task, self._words = text, task, words
+        self._data, self._text, self._task, self._words = data, data.text, task, words
         self._leave_out, self._tighten, self._plain, self._folds = leave_out, tighten, plain, folds
-        self._fields = frozenset(field_names(text))
-        self.form = form(text)
+        self._fields = frozenset(data.fields)
+        self._rows = data.rows is not None
         self.tree = ast.Module([], [])
         self.changed = False
         self.kept: list[str] = []
@@ -132,17 +135,21 @@ class _Mending(ast.NodeTransformer):
 
     def _mend(self, leaf: ast.expr, row: str) -> ast.expr | None:
         """A condition as it is meant, None if it is to be left out."""
-        asked = _asked(leaf)
+        asked = _asked(leaf) or (_asked_number(leaf) if self._rows else None)
         if asked is None:
             return leaf
         value, subject, build = asked
-        if not value.strip() or value in self._fields or not row or _base(subject) != row:
+        if not value.strip() or value in self._fields or not row or base(subject) != row:
             return leaf
         self.looked_up += 1
         if self.looked_up > CONDITIONS:
             return leaf
         if self._tighten:
             return self._tightened(leaf, value, subject, build)
+        if (typed := self._typed(leaf, subject)) is not None:
+            self.changed = True
+            self.kept.append(value)
+            return typed
         right = spelled(value, self._text)
         strange = not right or not named(right, self._task)
         if strange and (meant := self._meant(subject, right)):
@@ -160,11 +167,18 @@ class _Mending(ast.NodeTransformer):
         self, leaf: ast.expr, value: str, right: str, subject: ast.expr, build: Callable[[str], ast.expr]
     ) -> ast.expr:
         """The condition on the field in which the value stands, as it is spelled there."""
-        path = _path(subject)
-        place = find(self._text, right, self.form) if path else None
-        if place is not None and place.path and not _agrees(path, place):
+        keys = path(subject)
+        # The keys of a record are all that a condition on the whole of it looks at.
+        whole = self._rows and not keys and isinstance(leaf, ast.Compare)
+        place = find(self._data, right) if keys or whole else None
+        if place is not None and place.path and not _agrees(keys, place):
             self.changed = True
-            return _condition(_at(subject, place), right, place)
+            return _condition(at(subject, place.path), right, place)
+        if whole:
+            self.changed = True
+            return ast.Compare(ast.Constant(right), [ast.In()], [ast.Call(ast.Name("str", ast.Load()), [subject], [])])
+        if isinstance(leaf, ast.Compare) and _asked(leaf) is None:
+            return leaf
         if right != value and not self._folds:
             self.changed = True
             return build(right)
@@ -174,11 +188,20 @@ class _Mending(ast.NodeTransformer):
             return _condition(subject, right, place)
         return leaf
 
+    def _typed(self, leaf: ast.expr, subject: ast.expr) -> ast.expr | None:
+        """A condition that a field of a record equals a number where it is a text, or the other way round."""
+        keys = path(subject)
+        if not self._rows or len(keys) != 1 or not isinstance(leaf, ast.Compare) or not isinstance(leaf.ops[0], ast.Eq):
+            return None
+        given = next(side for side in (leaf.left, *leaf.comparators) if isinstance(side, ast.Constant))
+        meant = columns.other_type(self._data, str(keys[0]), given.value)
+        return None if meant is None else ast.Compare(subject, leaf.ops, [ast.Constant(meant)])
+
     def _tightened(
         self, leaf: ast.expr, value: str, subject: ast.expr, build: Callable[[str], ast.expr]
     ) -> ast.expr:
         whole_line = isinstance(leaf, ast.Compare) and isinstance(leaf.ops[0], ast.In) and isinstance(subject, ast.Name)
-        place = find(self._text, value, self.form) if whole_line and value.isalnum() else None
+        place = find(self._data, value) if whole_line and value.isalnum() else None
         if place is None:
             return leaf
         if place.unit == "token" and value in place.token:
@@ -192,13 +215,13 @@ class _Mending(ast.NodeTransformer):
     def _meant(self, subject: ast.expr, value: str) -> str:
         """The word of the task that stands in the same field, where the code asks for another value of it, or for none
         that there is (``value`` is ``""``)."""
-        path = _path(subject)
-        place = find(self._text, value, self.form) if value else None
-        if not path or (value and (place is None or place.path != path)):
+        keys = path(subject)
+        place = find(self._data, value) if value else None
+        if not keys or (value and (place is None or place.path != keys)):
             return ""
         for word in self._words:
-            theirs = find(self._text, word, self.form)
-            if theirs is not None and theirs.path == path and theirs.how == (place.how if place else "whole"):
+            theirs = find(self._data, word)
+            if theirs is not None and theirs.path == keys and theirs.how == (place.how if place else "whole"):
                 return word
         return ""
 
@@ -224,48 +247,30 @@ def _asked(leaf: ast.expr) -> tuple[str, ast.expr, Callable[[str], ast.expr]] | 
     return None
 
 
-_SAME = ("lower", "upper", "casefold", "strip")
+def _asked_number(leaf: ast.expr) -> tuple[str, ast.expr, Callable[[str], ast.expr]] | None:
+    """As `_asked`, of a condition that a field equals a number, which nothing does where its values are texts."""
+    if not (isinstance(leaf, ast.Compare) and len(leaf.ops) == 1 and isinstance(leaf.ops[0], ast.Eq)):
+        return None
+    for number, subject in ((leaf.left, leaf.comparators[0]), (leaf.comparators[0], leaf.left)):
+        value = number.value if isinstance(number, ast.Constant) else None
+        if type(value) in (int, float) and path(subject):
+            return str(value), subject, functools.partial(_equals, subject)
+    return None
 
 
-def _step(subject: ast.expr) -> tuple[ast.expr, str | int | None] | None:
-    """What ``subject`` reads a field of, and the field; None for a method that leaves the value what it is."""
-    if isinstance(subject, ast.Call) and isinstance(subject.func, ast.Attribute) and subject.func.attr in _SAME:
-        return subject.func.value, None
-    key: object = None
-    if isinstance(subject, ast.Subscript) and isinstance(subject.slice, ast.Constant):
-        row, key = subject.value, subject.slice.value
-    elif isinstance(subject, ast.Call) and isinstance(subject.func, ast.Attribute) and subject.func.attr == "get":
-        row, key = subject.func.value, getattr(next(iter(subject.args), None), "value", None)
-    return (row, key) if isinstance(key, (str, int)) else None
+def _equals(subject: ast.expr, value: str) -> ast.expr:
+    return ast.Compare(subject, [ast.Eq()], [ast.Constant(value)])
 
 
-def _base(subject: ast.expr) -> str:
-    """The variable that ``subject`` reads, ``""`` if it is more than fields of one."""
-    while (read := _step(subject)) is not None:
-        subject, _ = read
-    return subject.id if isinstance(subject, ast.Name) else ""
+def numbers_asked(code: str) -> list[tuple[str, Path]]:
+    """The numbers that conditions of ``code`` ask fields for, as text, and the keys of the fields."""
+    tree = parse(code) if len(code) <= LONGEST else None
+    asked = (_asked_number(node) for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.expr))
+    return [(found[0], path(found[1])) for found in asked if found is not None]
 
 
-def _path(subject: ast.expr) -> tuple[str | int, ...]:
-    """The keys that ``row['a']['b']``, ``row[3]`` or ``row.get('a')`` reads a field by; none for a whole row."""
-    keys: list[str | int] = []
-    while (read := _step(subject)) is not None:
-        subject, key = read
-        keys[:0] = [] if key is None else [key]
-    return tuple(keys)
-
-
-def _agrees(path: tuple[str | int, ...], place: Place) -> bool:
-    return path == place.path or (len(path) == 1 and isinstance(path[0], int) and path[0] < 0)
-
-
-def _at(subject: ast.expr, place: Place) -> ast.expr:
-    """The field of ``place``, of the row that ``subject`` reads."""
-    while (read := _step(subject)) is not None:
-        subject, _ = read
-    for key in place.path:
-        subject = ast.Subscript(subject, ast.Constant(key), ast.Load())
-    return subject
+def _agrees(keys: Path, place: Place) -> bool:
+    return keys == place.path or (len(keys) == 1 and isinstance(keys[0], int) and keys[0] < 0)
 
 
 def _condition(subject: ast.expr, value: str, place: Place) -> ast.expr:

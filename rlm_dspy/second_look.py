@@ -11,6 +11,8 @@ import ast
 import re
 from collections.abc import Collection
 
+from rlm_dspy.signatures.contract import NOTHING, NOTHING_MOST
+
 _FUNCTIONS = frozenset(
     "abs all any bool dict enumerate filter float frozenset int len list map max min print repr reversed round set "
     "sorted str sum tuple zip Counter defaultdict StringIO DictReader reader".split()
@@ -36,7 +38,7 @@ def stands_alone(tree: ast.Module, inputs: Collection[str]) -> bool:
     """Whether ``tree`` only computes, from ``inputs`` and what it makes itself: running it again is the same again."""
     known = set(inputs)
     for statement in tree.body:
-        if _submits(statement):
+        if submits(statement):
             continue
         if not _only_computes(statement) or not _reads(statement) <= known | _FUNCTIONS:
             return False
@@ -69,7 +71,7 @@ def beside(
     run: list[ast.stmt] = []
     shown: list[ast.stmt] = []
     for before, after in zip(first.body, second.body, strict=True):
-        if _submits(after):
+        if submits(after):
             continue
         differs = ast.dump(before) != ast.dump(after) or bool(_reads(after) & new.keys())
         if differs and isinstance(after, ast.Assign):
@@ -91,17 +93,38 @@ def beside(
     return code, part, tuple(new.values())
 
 
+_APART = """\
+import io, re
+
+record = io.StringIO()
+
+def say(*texts, file=None, **how):
+    for stream in (record, None) if file is None else (file,):
+        print(*texts, file=stream, **how)
+
+space = {**given, 'print': say}
+exec(code, space)
+said = record.getvalue().rstrip('\\n')
+if said and not (len(said) < shortest and re.fullmatch(nothing, said, re.ASCII)):
+    for name in names:
+        outer.setdefault(name, space.get(name))
+"""
+
+
 def apart(code: str, inputs: Collection[str], names: Collection[str]) -> str:
-    """Code that runs ``code`` in a namespace of its own and hands ``names`` of it over where nothing has them."""
+    """Code that runs ``code`` in a namespace of its own.
+
+    Where it prints something that is more than nothing (`rlm_dspy.signatures.contract.is_nothing`), it hands ``names``
+    of that over where nothing else has them; otherwise nothing of it is left.
+    """
     given = ", ".join(f"{name!r}: {name}" for name in inputs)
-    return (
-        f"__look = {{{given}}}\nexec({code!r}, __look)\n"
-        f"for __name in {list(names)!r}:\n    globals().setdefault(__name, __look.get(__name))\n"
-        "del __look\nglobals().pop('__name', None)\nNone"
-    )
+    names_and_code = f"'code': {code!r}, 'names': {list(names)!r}, 'given': {{{given}}}, 'outer': globals()"
+    what = f"'nothing': {NOTHING.pattern!r}, 'shortest': {NOTHING_MOST}"
+    return f"exec({_APART!r}, {{{names_and_code}, {what}}})\nNone"
 
 
-def _submits(statement: ast.stmt) -> bool:
+def submits(statement: ast.stmt) -> bool:
+    """Whether ``statement`` is a call of ``SUBMIT``."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "SUBMIT"
 

@@ -12,13 +12,18 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Form = Literal["records", "columns", "json", "csv", "prose"]
+Form = Literal["records", "columns", "json", "csv", "prose", "rows"]
 """How a text is written: one record a line (``key=value`` or words of its own), the same columns in every line, one
-JSON object a line, CSV with a header, or prose."""
+JSON object a line, CSV with a header, or prose; ``"rows"`` is a list of dicts."""
 
 PREVIEW = 500
 SHORT = 1_000
-_NOTHING = re.compile(r"(\s|\b0(\.0)?\b|\[\]|\{\}|\(\)|set\(\)|\bNone\b|''|Counter\(\)|\bnan\b|,)*", re.ASCII)
+NOTHING = re.compile(r"(\s|\b0(\.0)?\b|\[\]|\{\}|\(\)|set\(\)|\bNone\b|''|Counter\(\)|\bnan\b|,)*", re.ASCII)
+"""What an output is that shows that nothing was found, see `is_nothing`."""
+
+NOTHING_MOST = 100
+"""Characters from which on an output is something."""
+
 REFUSED = "[Error] SUBMIT was refused: "
 """What the reason of a refusal stands behind, in the output of a turn."""
 
@@ -37,10 +42,11 @@ class VariableInfo:
         preview: Python literal of the whole value where it is short, of its head and tail otherwise.
         whole: True if ``preview`` is the whole value.
         desc: The field's description, ``""`` if it has none.
-        look: Lines of a large text as they are, shown in place of ``preview``; ``""`` without a first look.
-        form: How a large text is written.
-        words: Words of the task that tell something in a large text, and how often they stand there.
-        searched: The text was searched for them; one that is too long is not.
+        look: Lines of a large text as they are, or what many records hold, shown in place of ``preview``; ``""``
+            without a first look.
+        form: How a large text is written, or that it is records.
+        words: Words of the task that tell something in large texts or records, and how often they stand there.
+        searched: It was searched for them; what is too long is not.
     """
 
     name: str
@@ -186,7 +192,7 @@ class Contract:
 
 def is_nothing(output: str) -> bool:
     """True if ``output`` shows that nothing was found: ``0``, ``[]``, ``None``, or several of these."""
-    return len(output) < 100 and _NOTHING.fullmatch(output) is not None
+    return len(output) < NOTHING_MOST and NOTHING.fullmatch(output) is not None
 
 
 def _variable(variable: VariableInfo) -> str:

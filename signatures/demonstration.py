@@ -38,15 +38,16 @@ def messages(contract: Contract, guidance: Guidance) -> list[Message]:
         kind = _kind(outputs[0].type, contract.question)
         if kind != "find" or outputs[0].type == "str":
             output = OutputInfo(outputs[0].name, outputs[0].type)
-    texts = [variable for variable in contract.variables if variable.type == "str" and not variable.whole]
+    texts = [v for v in contract.variables if not v.whole and (v.type == "str" or v.form == "rows")]
     form = texts[0].form if texts else "records"
     everything = texts and texts[0].searched and not texts[0].words
     example = EXAMPLES.get((form, f"{kind} all" if everything else kind)) or EXAMPLES[form, kind]
-    data = texts[0].name if texts and texts[0].name not in _OWN_NAMES else "text"
+    plain = "table" if form == "rows" else "text"
+    data = texts[0].name if texts and texts[0].name not in _OWN_NAMES else plain
     look = example.look
-    shown = VariableInfo(
-        data, "str", "48,210 characters, 800 lines", repr(look[17:200]), False, "", look if guidance.first_look else ""
-    )
+    kind_of, size = ("list[dict]", "800 items") if form == "rows" else ("str", "48,210 characters, 800 lines")
+    begins = repr(look.partition("\n")[2][:183])
+    shown = VariableInfo(data, kind_of, size, begins, False, "", look if guidance.first_look else "")
     own = Contract(task=example.task, variables=(shown,), functions=(), outputs=(output,))
     rendered = [user(own.render(short=guidance.short_contract))]
     for turn in example.turns:

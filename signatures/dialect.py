@@ -420,6 +420,28 @@ def types_in(code: str, name: str) -> bool:
     return False
 
 
+def lists_in(code: str, name: str) -> bool:
+    """As `types_in`, of a list of dicts that is spelled out."""
+    if re.search(rf"^{re.escape(name)}[ \t]*(:[^=\n]*)?=[ \t]*\[\s*\{{", code, re.MULTILINE) is None:
+        return False
+    tree = parse(code)
+    if not isinstance(tree, ast.Module):
+        # It goes on until the reply may be no longer.
+        return True
+    assigned = (line for line in tree.body if isinstance(line, (ast.Assign, ast.AnnAssign)))
+    lists = (
+        line.value
+        for line in assigned
+        if any(
+            isinstance(target, ast.Name) and target.id == name
+            for target in (line.targets if isinstance(line, ast.Assign) else [line.target])
+        )
+    )
+    return any(
+        isinstance(value, ast.List) and all(isinstance(node, _CONSTANT) for node in ast.walk(value)) for value in lists
+    )
+
+
 def _breaks_off(code: str, name: str) -> bool:
     """Whether the text that ``name`` is set to has no end, or nothing behind it: other broken code is just broken."""
     opening = re.search(rf"^{re.escape(name)}[^=\n]*=[ \t]*\(?\s*[rRfFuU]?('{{3}}|\"{{3}}|'|\")", code, re.MULTILINE)

@@ -1,11 +1,12 @@
-"""The worked examples that the demonstration shows: a harbour's book, written in four ways, and a story.
+"""The worked examples that the demonstration shows: a harbour's book, written in five ways, and a story.
 
-The same questions are asked of the same deliveries, whether they are lines of ``key=value``, columns, JSON or CSV: only
+The same questions are asked of the same deliveries, be they lines of ``key=value``, columns, JSON, CSV or dicts: only
 how a row is read differs, which is what a form says. The tests run the code of every example over such a book.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,6 +43,8 @@ class _Form:
         get: A field, as code.
         guard: The condition that a row has all fields, as code; ``""`` if each has.
         where: What the first look says of where a field's word stands.
+        unit: What one of them is called.
+        found: Code that prints the deliveries that were found.
     """
 
     head: str
@@ -54,6 +57,8 @@ class _Form:
     get: Callable[[str], str]
     guard: str
     where: dict[str, str]
+    unit: str = "line"
+    found: str = "print('\\n'.join(hits[:10]))"
 
 
 WORDS = "Words of the task that stand in it: "
@@ -67,11 +72,10 @@ _BOOK = (
 )
 
 
-def _look(line: Callable[..., str], before: str = "") -> str:
+def _look(line: Callable[..., str], before: str = "", unit: str = "line", from_middle: str = "") -> str:
     first, second, middle, last = (line(*row) for row in _BOOK)
-    return (
-        f"Its first lines:\n{before}{first}\n{second}\nLines from its middle:\n{middle}\nIts last line:\n{last}"
-    )
+    from_middle = from_middle or "Lines from its middle"
+    return f"Its first {unit}s:\n{before}{first}\n{second}\n{from_middle}:\n{middle}\nIts last {unit}:\n{last}"
 
 
 def _record(at: str, way: str, fruit: str, crates: int, carrier: str, note: str = "") -> str:
@@ -89,6 +93,11 @@ def _json(at: str, way: str, fruit: str, crates: int, carrier: str, note: str = 
 
 def _csv(at: str, way: str, fruit: str, crates: int, carrier: str, note: str = "") -> str:
     return f"{at},{way},{fruit},{crates},{carrier},{note}"
+
+
+def _row(*fields: object) -> str:
+    given = (*map(str, fields), "")[: len(_FIELDS) + 1]
+    return repr(dict(zip((*_FIELDS, "note"), given, strict=True)))
 
 
 _FIELDS = ("at", "way", "fruit", "crates", "carrier")
@@ -167,6 +176,28 @@ _FORMS = {
         },
     ),
 }
+_FORMS["rows"] = dataclasses.replace(
+    _FORMS["csv"],
+    head=_look(_row, "", "record", "A record from its middle"),
+    note="""\
+Its fields, all of them text:
+'at': dates as text, '2031-01-04T09:12' to '2031-03-29T17:55'
+'way': 'IN' 701 times, 'OUT' 99 times
+'fruit': 'plums' 409 times, 'apples' 214 times, 'pears' 177 times
+'crates': numbers as text, '1' to '40'; a number by int(row['crates'])
+'carrier': 'Otto' 301 times, 'Mila' 263 times, 'Juna' 236 times
+'note': 41 different texts, most often 'wet' 9 times, 'late' 8 times, 'returned' 6 times; empty 702 times""",
+    line=_row,
+    read="",
+    each="row for row in {data}",
+    unit="record",
+    found="for row in hits[:10]:\n    print(row)",
+    where={
+        "fruit": ", mostly in the field 'fruit'",
+        "carrier": ", mostly in the field 'carrier'",
+        "at": ", mostly at the beginning of the field 'at'",
+    },
+)
 _TIMES = {"apples": 214, "plums": 409, "Otto": 301, "2031-02-11": 96}
 
 
@@ -186,17 +217,18 @@ def _example(
     joined = " and ".join(conditions)
     if len(joined) > 70:
         joined = "\n        and ".join(conditions)
-    selected = f"[{form.each}\n        if {joined}]" if conditions else "rows"
+    everything = "rows" if form.read else "{data}"
+    selected = f"[{form.each}\n        if {joined}]" if conditions else everything
     code = f"{form.read}hits = {selected}\nprint(len(hits), hits[:1])"
     imports = "import re\n" if "re." in then else ""
     imports += "from collections import Counter\n" if "Counter(" in then else ""
     if wanted:
         plan = (
-            f"Conditions: {', '.join(wanted.values())}. The other words of the task are none. Each line is one "
+            f"Conditions: {', '.join(wanted.values())}. The other words of the task are none. Each {form.unit} is one "
             "delivery; I keep those that meet all of them."
         )
     else:
-        plan = "The task names no condition: each line is one delivery, and I take them all."
+        plan = f"The task names no condition: each {form.unit} is one delivery, and I take them all."
     return Example(task, looked, (Turn(plan, f"{imports}{code}{then}", output), submit))
 
 
@@ -268,17 +300,19 @@ def _find(form: _Form) -> Example:
         form.line("2031-02-11T08:02", "IN", "plums", 12, "Mila"),
         form.line("2031-02-11T16:03", "IN", "plums", 31, "Otto", "two crates were crushed"),
     ]
+    each, plums, day = "line for line in {data}.splitlines()", "'plums' in line", "'2031-02-11' in line"
+    if form.unit == "record":
+        each, plums, day = form.each, form.has("fruit", "plums"), form.has("at", "2031-02-11")
     return Example(
         "What happened to the plums that came on 2031-02-11?",
         "\n".join(filter(None, [form.head, form.note, _words_line(form, {"fruit": "plums", "at": "2031-02-11"})])),
         (
             Turn(
-                "Conditions: plums, 2031-02-11. I print the lines that have both, and read them.",
-                "hits = [line for line in {data}.splitlines() if 'plums' in line and '2031-02-11' in line]\n"
-                "print(len(hits))\nprint('\\n'.join(hits[:10]))",
+                f"Conditions: plums, 2031-02-11. I print the {form.unit}s that have both, and read them.",
+                f"hits = [{each} if {plums} and {day}]\nprint(len(hits))\n{form.found}",
                 "\n".join(["2", *lines]),
             ),
-            Turn("The second line says what happened.", "SUBMIT({name}='two crates were crushed')"),
+            Turn(f"The second {form.unit} says what happened.", "SUBMIT({name}='two crates were crushed')"),
         ),
     )
 

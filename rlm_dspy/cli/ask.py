@@ -11,11 +11,12 @@ import traceback
 from typing import Any, TextIO
 
 import dspy
+from dspy.utils.exceptions import AdapterParseError
 
 from rlm_dspy import RLM, documents, environments
 from rlm_dspy import events as ev
 from rlm_dspy._aio import woken_by_signals
-from rlm_dspy.cli import exits, output
+from rlm_dspy.cli import exits, output, quiet
 from rlm_dspy.cli.ask_options import UNLIMITED
 from rlm_dspy.cli.interrupts import Interrupts
 from rlm_dspy.cli.models import models
@@ -25,14 +26,19 @@ from rlm_dspy.console import ConsoleSubscriber, sandbox_text
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.limits import Limits
 from rlm_dspy.redact import error_text
+from rlm_dspy.render import brief, one_line
 from rlm_dspy.run import Run
 
 _INPUTS = ("context", "query")
+_PLAN = 100
+_UNREAD = "give it more turns (--max-iters), plainer outputs (--signature), or another model (--model)"
 
 
 def run(options: argparse.Namespace) -> int:
     """Answer the question, print the answer, and return the exit code."""
     watch = _Watch()
+    if not options.debug:
+        quiet.libraries()
     try:
         with contextlib.ExitStack() as stack:
             return _ask(options, watch, stack)
@@ -47,12 +53,20 @@ def run(options: argparse.Namespace) -> int:
         usage = isinstance(error, ConfigurationError)
         watch.error = str(error) if usage else error_text(error)
         code = exits.USAGE if usage else exits.ERROR
-        output.say(watch.error)
-        if not usage and (fix := watch.lm_errors.fix(error)):
+        fix = None if usage else watch.lm_errors.fix(error)
+        if fix is not None:
             output.say(fix)
+            output.say(_was(watch.error))
+        else:
+            # What nobody knows the fix of is told whole.
+            output.say(brief(watch.error) if isinstance(error, AdapterParseError) else watch.error)
     if options.json and watch.started:
         _give(options, watch, output.json_text(watch.report(None), pretty=watch.out is not None))
     return code
+
+
+def _was(error: str) -> str:
+    return f"the error was: {brief(error)}"
 
 
 def _ask(options: argparse.Namespace, watch: _Watch, stack: contextlib.ExitStack) -> int:
@@ -60,7 +74,7 @@ def _ask(options: argparse.Namespace, watch: _Watch, stack: contextlib.ExitStack
         raise ConfigurationError('the question is empty: rlm-dspy ask "How many lines are there?" FILE')
     watch.out = OutFile(options.out) if options.out not in (None, "-") else None
     program = _program(options)
-    root, sub = models(options.model, options.sub_model, options.api_base)
+    root, sub = models(options.model, options.sub_model, options.api_base, options.threads)
     program.sub_lm = sub
     found = _documents(options)
     progress = _Progress(options)
@@ -143,18 +157,21 @@ def _give(options: argparse.Namespace, watch: _Watch, text: str) -> bool:
 def _report(options: argparse.Namespace, watch: _Watch, prediction: dspy.Prediction, interrupted: bool) -> int:
     outcome = prediction.outcome
     outputs = {name: prediction[name] for name in dspy.Signature(options.signature).output_fields}
-    reason = f"stopped: {outcome.limit}" if outcome.limit else f"stopped by an error: {outcome.error}"
+    reason = f"stopped: {outcome.limit}" if outcome.limit else "stopped by an error"
     if outcome == "failed":
         code = exits.INTERRUPTED if interrupted else exits.FAILED
-        error = f" ({outcome.error})" if outcome.limit and outcome.error else ""
-        output.say(f"{reason}, and no answer could be made of what was done{error}")
+        output.say(f"{reason}, and no answer could be made of what was done")
     elif outcome == "extracted":
         code = exits.EXTRACTED
         output.say(f"{reason}; this is the best answer so far, not a submitted one")
     else:
         code = exits.SUBMITTED
-    if outcome.error and not interrupted and (fix := watch.lm_errors.fix()):
-        output.say(fix)
+    if outcome.error:
+        unread = outcome.error.startswith("AdapterParseError")
+        fix = _UNREAD if unread else None if interrupted else watch.lm_errors.fix()
+        if fix is not None:
+            output.say(fix)
+        output.say(_was(outcome.error))
     written = True
     if options.json:
         trajectory = prediction.trajectory if options.json == "full" else None
@@ -207,10 +224,12 @@ class _Watch:
 
 
 class _Progress:
-    """An `rlm_dspy.events.Subscriber`: the console on a terminal, only what must be known elsewhere."""
+    """An `rlm_dspy.events.Subscriber`: the console on a terminal, a line a turn elsewhere."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._quiet = options.quiet
+        self._turns: int | None = None
+        self._plan = ""
         self._warned = options.interpreter == "inprocess"
         self._console: ConsoleSubscriber | None = None
         if output.progress_wanted(options.quiet):
@@ -221,8 +240,25 @@ class _Progress:
     def __call__(self, event: ev.Event, run: Run) -> None:
         if self._console is not None:
             self._console(event, run)
-        elif isinstance(event, ev.SessionOpened) and event.confined is False and not (self._quiet or self._warned):
-            output.say(f"warning: sandbox: {sandbox_text(event)}")
+        elif not self._quiet and event.depth == 0:
+            self._line(event)
+
+    def _line(self, event: ev.Event) -> None:
+        """What is to be known of ``event`` where nobody watches: a log gets one line a turn."""
+        match event:
+            case ev.SessionOpened():
+                if event.confined is False and not self._warned:
+                    output.say(f"warning: sandbox: {sandbox_text(event)}")
+            case ev.RunStarted():
+                self._turns = event.limits.get("max_iters")
+            case ev.Acted():
+                # Of a reply without code there is no plan; that it had none is said by the end of the turn.
+                self._plan = "" if event.error else one_line(event.reasoning, _PLAN)
+            case ev.TurnEnded():
+                of = f"/{self._turns}" if self._turns else ""
+                failed = " (it ended in an error)" if event.error else ""
+                plan = f": {self._plan}" if self._plan else ""
+                output.say(f"turn {event.turn}{of}, {event.at:.1f} s{plan}{failed}")
 
     def message(self, text: str) -> None:
         """A message that is shown also where progress is not."""

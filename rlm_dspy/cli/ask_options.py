@@ -41,7 +41,8 @@ HELP = """\
 Answer a question about documents of any size. The documents become the variable `context` of a Python sandbox; the
 model writes code that looks at them and asks a sub-model about parts of them, until it submits the answer.
 
-The answer is the only thing on standard output. Progress is shown on standard error if that is a terminal.
+The answer is the only thing on standard output. Progress goes to standard error: shown live on a terminal, a line a
+turn elsewhere.
 """
 MORE = (
     """\
@@ -85,6 +86,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model", metavar="M", help="the root model, such as openai/NAME or local")
     group.add_argument("--sub-model", metavar="M", help="the model of llm_query (default: the root model)")
     group.add_argument("--api-base", metavar="URL", help="base URL of the model's server")
+    group.add_argument(
+        "--threads",
+        metavar="N",
+        type=number(int),
+        help="threads of the embedded model (default: the cores there are; fewer are faster beside other work)",
+    )
 
     group = parser.add_argument_group("task")
     group.add_argument(

@@ -18,16 +18,20 @@ _LOCAL = "local"
 _LOCAL_HOSTS = frozenset({"localhost", "::1", "0.0.0.0", "host.docker.internal"})
 
 
-def models(root: str | None, sub: str | None, api_base: str | None) -> tuple[dspy.BaseLM, dspy.BaseLM | None]:
+def models(
+    root: str | None, sub: str | None, api_base: str | None, threads: int | None = None
+) -> tuple[dspy.BaseLM, dspy.BaseLM | None]:
     """The root LM, and the sub-LM where it is another one.
 
     Args:
         root: The name of the root model; ``RLM_DSPY_MODEL`` if None. ``local`` and ``local/NAME`` are embedded models.
         sub: The name of the sub-model. A script brings its own.
         api_base: Base URL of the root's server, and of the sub-model's where both are of the same provider.
+        threads: Threads that an embedded model computes with; all cores that this process may use if None.
 
     Raises:
-        ConfigurationError: No model is named, a script cannot be used, or there is no such embedded model.
+        ConfigurationError: No model is named, a script cannot be used, there is no such embedded model, or ``threads``
+            are given and neither model is embedded.
         MissingExtraError: It is an embedded model, and the extra ``local`` is not installed.
     """
     root = root or os.environ.get(MODEL_VARIABLE)
@@ -38,7 +42,11 @@ def models(root: str | None, sub: str | None, api_base: str | None) -> tuple[dsp
             "--model openai/NAME --api-base http://127.0.0.1:8000/v1, or without any of these the embedded model: "
             "--model local. What is there on this machine is told by: rlm-dspy doctor"
         )
-    root_lm = _model(root, api_base, ("root",))
+    if threads is not None and not any(name and is_embedded(name) for name in (root, sub)):
+        raise ConfigurationError(
+            f"--threads is for the embedded model (--model local), and {root} computes elsewhere: leave it out"
+        )
+    root_lm = _model(root, api_base, ("root",), threads)
     if sub == root and is_embedded(root):
         # One copy of its weights is enough.
         return root_lm, root_lm
@@ -46,14 +54,14 @@ def models(root: str | None, sub: str | None, api_base: str | None) -> tuple[dsp
         if root.startswith(_SCRIPTED) and "sub" in _script(root):
             return root_lm, _model(root, None, ("sub",))
         return root_lm, None
-    return root_lm, _model(sub, api_base if _provider(sub) == _provider(root) else None, ("sub", "root"))
+    return root_lm, _model(sub, api_base if _provider(sub) == _provider(root) else None, ("sub", "root"), threads)
 
 
-def _model(name: str, api_base: str | None, policies: tuple[str, ...]) -> dspy.BaseLM:
+def _model(name: str, api_base: str | None, policies: tuple[str, ...], threads: int | None = None) -> dspy.BaseLM:
     if name.startswith(_SCRIPTED):
         return _scripted(name, policies)
     if is_embedded(name):
-        return _embedded(name)
+        return _embedded(name, threads)
     options: dict[str, Any] = {}
     if api_base:
         options["api_base"] = api_base
@@ -68,11 +76,11 @@ def is_embedded(name: str) -> bool:
     return name == _LOCAL or name.startswith(f"{_LOCAL}/")
 
 
-def _embedded(name: str) -> dspy.BaseLM:
+def _embedded(name: str, threads: int | None) -> dspy.BaseLM:
     from rlm_dspy.models import local_lm
 
     which = name.partition("/")[2]
-    return local_lm(which) if which else local_lm()
+    return local_lm(which, threads=threads) if which else local_lm(threads=threads)
 
 
 def _provider(name: str) -> str:

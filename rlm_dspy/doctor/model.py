@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import threading
 import time
@@ -16,9 +17,8 @@ MODEL_VARIABLE = "RLM_DSPY_MODEL"
 BASE_VARIABLE = "RLM_DSPY_API_BASE"
 QUESTION = "Reply with the word ok and nothing else."
 _SCRIPTED = "scripted:"
-_EMBEDDED_FIX = (
-    "pip install 'rlm-dspy[local]' && rlm-dspy model pull && export RLM_DSPY_MODEL=local  # no provider"
-)
+_INSTALL = "pip install 'rlm-dspy[local]'"
+_PULL = "rlm-dspy model pull"
 
 
 def model(name: str | None, api_base: str | None, call: bool, seconds: float) -> Iterator[Finding]:
@@ -120,13 +120,35 @@ def _none() -> Finding:
         return warning(
             "model",
             f"none is named, {choice.why.removeprefix('there is ')}",
-            _EMBEDDED_FIX,
+            _embedded_fix(),
             "export OPENAI_API_KEY=... RLM_DSPY_MODEL=openai/NAME  # or anthropic/NAME",
             "export RLM_DSPY_MODEL=openai/NAME RLM_DSPY_API_BASE=http://127.0.0.1:8000/v1  # a local server",
         )
     base = f" {BASE_VARIABLE}={choice.api_base}" if choice.api_base else ""
     why = choice.why.partition(";")[0]
-    return warning("model", f"none is named, but {why}", f"export {MODEL_VARIABLE}={choice.model}{base}", _EMBEDDED_FIX)
+    use = f"export {MODEL_VARIABLE}={choice.model}{base}"
+    return warning("model", f"none is named, but {why}", use, _embedded_fix())
+
+
+def _embedded_fix() -> str:
+    """What is still to be done to use the embedded model."""
+    from rlm_dspy.models.catalog import DEFAULT
+
+    steps = [] if importlib.util.find_spec("xllamacpp") else [_INSTALL]
+    here = _pulled()
+    if not here:
+        steps.append(_PULL)
+    name = "local" if not here or DEFAULT in here else f"local/{here[0]}"
+    return " && ".join([*steps, f"export {MODEL_VARIABLE}={name}  # no provider"])
+
+
+def _pulled() -> list[str]:
+    """The models of the catalog that are here."""
+    from rlm_dspy.models import store
+    from rlm_dspy.models.catalog import CATALOG
+
+    # os.path, as Path.is_file raises where a folder above may not be searched.
+    return [name for name, one in CATALOG.items() if os.path.isfile(store.target(one))]
 
 
 def _configured() -> Any:
@@ -175,17 +197,16 @@ def embedded() -> Iterator[Finding]:
     from rlm_dspy.models import store
     from rlm_dspy.models.catalog import CATALOG, DEFAULT
 
-    needs = "pip install 'rlm-dspy[local]'"
+    needs = _INSTALL
     try:
         importlib.import_module("xllamacpp")
         engine = ""
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "xllamacpp"
         engine = "its engine is not installed" if missing else f"its engine does not load: {error_text(error)}"
-    # os.path, as Path.is_file raises where a folder above may not be searched.
-    here = [name for name, one in CATALOG.items() if os.path.isfile(store.target(one))]
+    here = _pulled()
     default = CATALOG[DEFAULT]
-    pull = f"rlm-dspy model pull  # {(default.size or 0) / 1e6:,.0f} MB, licence {default.license}"
+    pull = f"{_PULL}  # {(default.size or 0) / 1e6:,.0f} MB, licence {default.license}"
     if here and not engine:
         yield ok("embedded model", f"{', '.join(here)} in {store.root()}; use it with --model local")
     elif engine and "load" in engine:

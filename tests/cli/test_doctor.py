@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -25,6 +26,8 @@ from rlm_dspy.doctor import causes, checks, machine, model, sandbox, software
 from rlm_dspy.doctor.finding import Finding, ok, problem, warning
 from rlm_dspy.doctor.report import report, summary
 from rlm_dspy.environments import Local, pool
+from rlm_dspy.models import store
+from rlm_dspy.models.catalog import CATALOG, DEFAULT
 from rlm_dspy.testing import Reply, ScriptedLM
 
 ARGV = ("-m", "rlm_dspy.cli", "doctor", "--no-call")
@@ -360,11 +363,37 @@ def test_an_lm_with_an_engine_of_its_own_is_asked_too() -> None:
 
 def test_no_model_and_what_is_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     none = only(model.model(None, None, True, 1))
-    assert none.status == "warning" and any("rlm-dspy[local]" in fix for fix in none.fixes)
+    assert none.status == "warning" and any("RLM_DSPY_MODEL=local" in fix for fix in none.fixes)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-0123456789-secret")
     keyed = only(model.model(None, None, True, 1))
     assert keyed.status == "warning" and "ANTHROPIC_API_KEY is set" in keyed.found
     assert keyed.fixes[0].startswith("export RLM_DSPY_MODEL=anthropic/") and "secret" not in str(keyed)
+
+
+@pytest.mark.parametrize(
+    ("engine", "pulled", "fix"),
+    [
+        (True, True, "export RLM_DSPY_MODEL=local  # no provider"),
+        (True, False, "rlm-dspy model pull && export RLM_DSPY_MODEL=local  # no provider"),
+        (False, True, "pip install 'rlm-dspy[local]' && export RLM_DSPY_MODEL=local  # no provider"),
+        (False, False, "pip install 'rlm-dspy[local]' && rlm-dspy model pull && export RLM_DSPY_MODEL=local"),
+    ],
+)
+def test_the_first_fix_is_only_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: bool, pulled: bool, fix: str
+) -> None:
+    monkeypatch.setenv("RLM_DSPY_CACHE", str(tmp_path))
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: engine if name == "xllamacpp" else found(name, *more)
+    )
+    if pulled:
+        file = store.target(CATALOG[DEFAULT])
+        file.parent.mkdir(parents=True)
+        file.touch()
+    none = only(model.model(None, None, True, 1))
+    assert none.status == "warning" and none.fixes[0].startswith(fix)
+    assert ("pip install" in none.fixes[0]) == (not engine) and ("pull" in none.fixes[0]) == (not pulled)
 
 
 def test_scripts_and_embedded_models_are_not_asked(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_dspy.conditions import Differences, differences
+from rlm_dspy.data import Data
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.first_look import telling_words
 from rlm_dspy.testing import code
@@ -29,7 +30,8 @@ STORY = "\n".join(
 
 
 def compared(source: str, text: str, task: str, before: str = "") -> Differences:
-    return differences(source, before, "context", text, task, telling_words(text, task))
+    data = Data("context", text)
+    return differences(source, before, data, task, telling_words(data, task))
 
 
 def said(source: str, text: str, task: str, before: str = "") -> str:

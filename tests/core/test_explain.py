@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlm_dspy.data import Data
 from rlm_dspy.explain import nothing, start
-from rlm_dspy.first_look import form
+from rlm_dspy.forms import form
 from rlm_dspy.passages import WIDTH
 from tests.core.test_first_look import hostile, texts
 
@@ -24,7 +25,7 @@ STORY = "\n".join(
 @settings(deadline=None)
 @given(st.one_of(hostile, st.text(max_size=60)), texts, st.text(max_size=60))
 def test_explaining_never_fails_and_is_short(source: str, text: str, task: str) -> None:
-    explained = nothing(f"hits = {source!r} in context", "context", text, task)
+    explained = nothing(f"hits = {source!r} in context", Data("context", text), task)
     if explained is None:
         return
     assert len(explained.text) < 8 * WIDTH + 1_500
@@ -34,42 +35,42 @@ def test_explaining_never_fails_and_is_short(source: str, text: str, task: str) 
 
 @pytest.mark.parametrize("code", ["print('only shown')", "not code (", "SUBMIT(answer='text')", "x = 1"])
 def test_code_that_looks_for_nothing_is_not_explained(code: str) -> None:
-    assert nothing(code, "context", LOG) is None
+    assert nothing(code, Data("context", LOG)) is None
 
 
 def test_a_text_that_stands_nowhere_gives_way_to_its_longest_part_and_what_has_it_is_shown() -> None:
     code = "hits = [s for s in c if 'ferry without Ada Quill' in s]"
-    explained = nothing(code, "c", STORY, "When did Ada Quill miss it?")
+    explained = nothing(code, Data("c", STORY), "When did Ada Quill miss it?")
     assert explained is not None and explained.missed and form(STORY) == "prose"
     assert "'ferry without Ada Quill' never: use 'Ada Quill' in its place, which stands there 8 times" in explained.text
     assert "With 'Ada Quill': 8 sentences, such as:\nBy a minute Ada Quill missed the ferry." in explained.text
 
 
 def test_another_spelling_is_named() -> None:
-    explained = nothing("[l for l in c if 'warn' in l]", "c", LOG)
+    explained = nothing("[l for l in c if 'warn' in l]", Data("c", LOG))
     assert explained is not None and "'warn' never, but 'WARN' 3 times" in explained.text
     assert "With 'WARN': 3 lines, such as:\nWARN disk full" in explained.text
 
 
 def test_the_text_that_rules_the_others_out_is_named() -> None:
-    explained = nothing("[l for l in c.splitlines() if 'WARN' in l and 'stack' in l]", "c", LOG)
+    explained = nothing("[l for l in c.splitlines() if 'WARN' in l and 'stack' in l]", Data("c", LOG))
     assert explained is not None and explained.missed
     assert "No line has all of these; without 'stack': 3 lines, such as:\nWARN disk full" in explained.text
 
 
 def test_a_condition_that_the_task_does_not_name_is_the_first_to_go() -> None:
-    explained = nothing("[l for l in c if 'fine' in l and 'stack' in l]", "c", LOG, "How many stack traces?")
+    explained = nothing("[l for l in c if 'fine' in l and 'stack' in l]", Data("c", LOG), "How many stack traces?")
     assert explained is not None and "without 'fine': 2 lines:\nERROR stack trace" in explained.text
 
 
 def test_lines_that_have_all_say_that_the_code_reads_them_wrongly() -> None:
-    explained = nothing("[l for l in c if l.split()[5:] == ['disk', 'full']]", "c", LOG)
+    explained = nothing("[l for l in c if l.split()[5:] == ['disk', 'full']]", Data("c", LOG))
     assert explained is not None and not explained.missed
     assert "With 'disk', 'full': 3 lines, such as:\nWARN disk full" in explained.text
 
 
 def test_of_a_pattern_the_parts_that_stand_for_themselves_are_looked_for() -> None:
-    explained = nothing(r"re.findall(r'disk=(\w+) (full)', c)", "c", LOG)
+    explained = nothing(r"re.findall(r'disk=(\w+) (full)', c)", Data("c", LOG))
     assert explained is not None and explained.missed
     assert "'full' 3 times" in explained.text and "'disk=' never" in explained.text
 
@@ -77,7 +78,7 @@ def test_of_a_pattern_the_parts_that_stand_for_themselves_are_looked_for() -> No
 def test_the_field_of_a_word_is_named() -> None:
     rows = [{"id": n, "svc": "cart" if n % 3 else "mail", "code": 502} for n in range(90)]
     text = "\n".join(map(json.dumps, rows))
-    explained = nothing("[r for r in rows if r['level'] == 'cart' and r['code'] == '502']", "c", text)
+    explained = nothing("[r for r in rows if r['level'] == 'cart' and r['code'] == '502']", Data("c", text))
     assert explained is not None
     assert "'cart' 60 times, mostly in the field 'svc'" in explained.text
     assert "'502' 90 times, mostly as a number in the field 'code'" in explained.text
@@ -88,20 +89,20 @@ def test_the_field_of_a_word_is_named() -> None:
 @given(texts, st.text(max_size=60), hostile)
 def test_the_code_to_begin_with_is_python(text: str, name: str, odd: str) -> None:
     for words in ({}, {name or "x": 3}, {"Pat O'Brien": 2}, {odd or "y": 2, "\\'\n\"": 1}):
-        compile(start("context", text, words), "<start>", "exec")
+        compile(start(Data("context", text), words), "<start>", "exec")
 
 
 def test_a_name_with_an_apostrophe_is_found_by_it() -> None:
     text = STORY.replace("Ada Quill", "Pat O'Brien")
     names: dict[str, Any] = {"context": text}
-    exec(start("context", text, {"Pat O'Brien": 8}), names)
+    exec(start(Data("context", text), {"Pat O'Brien": 8}), names)
     assert len(names["hits"]) == 8
 
 
 def test_all_of_long_lines_and_of_many_is_counted() -> None:
     wide = "\n".join(json.dumps({"a": "Push", "x": "y" * 3_000, "user": f"user-{n % 2}"}) for n in range(200))
-    explained = nothing("[l for l in c if 'Push' in l and 'user-1' in l]", "c", wide)
+    explained = nothing("[l for l in c if 'Push' in l and 'user-1' in l]", Data("c", wide))
     assert explained is not None and explained.missed == "" and "With 'Push', 'user-1': 100 lines" in explained.text
     many = "host-1 ok\nhost-2 ok\n" * 150_000
-    explained = nothing("[l for l in c if 'host-1' in l and 'ok' in l]", "c", many)
+    explained = nothing("[l for l in c if 'host-1' in l and 'ok' in l]", Data("c", many))
     assert explained is not None and "With 'host-1', 'ok': 150,000 lines" in explained.text

@@ -11,11 +11,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlm_dspy.first_look import MATCHES, form, look, matches, odd_lines
+from rlm_dspy import first_look
+from rlm_dspy.data import Data
+from rlm_dspy.first_look import MATCHES
+from rlm_dspy.forms import form
 from rlm_dspy.inputs import describe
 from rlm_dspy.passages import WIDTH
 from rlm_dspy.signatures.contract import Contract
 from rlm_dspy.signatures.conversation import user
+
+
+def look(text: str, task: str = "") -> str:
+    return first_look.look(Data("context", text), task)
+
+
+def matches(text: str, task: str) -> list[str]:
+    return first_look.matches(Data("context", text), task)
+
+
+def odd_lines(text: str, word: str) -> list[str]:
+    return first_look.odd_lines(Data("context", text), word)
+
 
 LONGEST = 6_000
 """Characters of a look at any text."""

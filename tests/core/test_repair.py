@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import threading
+import time
 from typing import Any
 
 import dspy
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_dspy import RLM, environments, subscribe
+from rlm_dspy.data import Data
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.events import Note
 from rlm_dspy.first_look import telling_words
@@ -49,7 +52,8 @@ def number(source: str, text: str) -> int:
 
 def remade(source: str, text: str, task: str) -> str:
     """The code with its conditions mended, ``""`` if they stay."""
-    made = mended(source, text, task, telling_words(text, task))
+    data = Data("context", text)
+    made = mended(source, data, task, telling_words(data, task))
     return "" if made is None else ast.unparse(made)
 
 
@@ -190,6 +194,47 @@ def test_a_second_look_that_fails_or_finds_nothing_leaves_the_first_as_it_was(sa
     assert prediction.trajectory[0].output == "0" and "Its output:" not in observation(root)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        # It finds nothing, it fails, it is too slow.
+        "hits = [line for line in context.splitlines() if 'zanzibar' in line]\nprint(len(hits) // 50)",
+        "hits = [line for line in context.splitlines() if 'zanzibar' in line]\nprint([x[9999] for x in hits])",
+        "hits = [sum(map(len, context.splitlines() * 30000)) for l in context.splitlines() if 'zanzibar' in l]\n"
+        "print(len(hits))",
+    ],
+)
+def test_a_second_look_that_was_of_no_use_leaves_nothing_behind(sandbox: Environment, source: str) -> None:
+    left = "print(sorted(n for n in globals() if 'hits' in n or n.startswith('__look') or n == '__name'))"
+    root = acting(code(source), code(left), code("SUBMIT(len(context))"))
+    prediction = ask(root, sandbox, "context, query -> answer: int")
+    assert "Its output:" not in observation(root) and prediction.trajectory[1].output == "['hits']"
+
+
+def test_an_aid_is_given_up_at_the_time_limit(sandbox: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go = threading.Event()
+
+    def endless(self: Guide, *given: Any) -> Any:
+        assert let_go.wait(60)
+
+    endless.__name__ = "remarks"
+    monkeypatch.setattr(Guide, "remarks", endless)
+    notes: list[str] = []
+    started = time.monotonic()
+    try:
+        with subscribe(lambda event, run: notes.append(event.message) if isinstance(event, Note) else None):
+            root = acting(code("print(len(context))"), best="[[ ## answer ## ]]\n7\n\n[[ ## completed ## ]]")
+            with dspy.context(lm=root):
+                rlm = RLM("context, query -> answer: int", interpreter=sandbox, max_seconds=1)
+                prediction = rlm(context=BOATS * 10, query="How many?")
+    finally:
+        let_go.set()
+    assert time.monotonic() - started < 30
+    assert prediction.answer == 7 and prediction.outcome.limit == "max_seconds"
+    assert prediction.trajectory[0].output == str(len(BOATS) * 10)
+    assert "the aid remarks was given up: max_seconds" in notes
+
+
 def test_a_worker_that_dies_in_a_second_look_loses_no_input() -> None:
     eat = "print([len([0] * (10 ** 10)) for l in context.splitlines() if 'zanzibar' in l])"
     root = acting(code(eat), code("print(len(context))\nSUBMIT(len(context))"))
@@ -251,6 +296,8 @@ def test_names_of_their_own_are_given_to_what_differs(source: str) -> None:
     if made is not None:
         names: dict[str, Any] = {"rows": ["b"], "hits": "kept", "x": "kept", "hits_2": "taken"}
         exec(apart(made[0], ["rows"], made[2]), names)
+        new = names.keys() - {"rows", "hits", "x", "hits_2", "__builtins__"}
+        assert new == set(made[2]), "nothing else is left"
         assert names["hits"] == names["x"] == "kept" and names["hits_2"] == "taken"
         assert "hits_2" not in made[2] and all(name in names for name in made[2])
     else:

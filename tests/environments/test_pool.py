@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import os
 import signal
 import threading
@@ -188,6 +189,40 @@ def test_what_does_not_open_says_so_and_holds_no_slot() -> None:
             in_context(pool.acquire, Broken())
     with pytest.raises(SandboxUnavailableError, match="no such place"):
         pool.warm(Broken(), 1)
+    assert sessions.slots.taken == 0
+
+
+def test_a_start_in_the_background_that_fails_is_tried_again(
+    place: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "RETRY_SECONDS", 0.02)
+    opened, tried = type(place).open, []
+
+    def sometimes(self: Environment) -> Transport:
+        tried.append(time.monotonic())
+        if len(tried) <= 4:
+            raise OSError("not now")
+        return opened(self)
+
+    monkeypatch.setattr(type(place), "open", sometimes)
+    pool.warm(place, 2, wait=False)
+    until(lambda: pool.spares(place) == 2)
+    waits = [after - before for before, after in itertools.pairwise(tried[:5])]
+    # Each wait is twice the one before, and less than the machine may add to it is told apart from none.
+    assert len(tried) == 6 and all(wait >= 0.02 * 2**n for n, wait in enumerate(waits))
+    # It is forgotten once it has worked.
+    assert pool._pool.shelves[place].failures == 0
+
+
+def test_a_place_that_never_opens_is_tried_less_and_less_often_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.05)
+    broken = Broken()
+    pool.warm(broken, 1, wait=False)
+    until(lambda: pool._pool.shelves[broken].failures >= 5)
+    assert pool._pool._thread is not None and pool.spares(broken) == 0
+    pool.warm(broken, 0)
+    until(lambda: pool._pool._thread is None)
     assert sessions.slots.taken == 0
 
 

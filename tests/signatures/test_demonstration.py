@@ -21,7 +21,7 @@ from rlm_dspy.signatures.dialect import find_code, labelled_code
 from rlm_dspy.signatures.guidance import Guidance
 from rlm_dspy.testing import ScriptedLM, code
 
-FORMS = ("records", "columns", "json", "csv", "prose")
+FORMS = ("records", "columns", "json", "csv", "prose", "rows")
 NAMED = "Words of the task that stand in it: 'x' 3 times"
 KINDS: dict[str, tuple[str, str]] = {
     "count": ("int", "How many are there?"),
@@ -57,8 +57,16 @@ def deliveries() -> list[dict[str, Any]]:
     return [*rows, row("03-29T17:55", "apples", 4, "Juna", "OUT")]
 
 
-def text_of(form: str, shown: str) -> str:
-    """A text that is written like the one that an example shows, and that its output is true of."""
+def rows_of() -> list[dict[str, str]]:
+    """The book as a reader of CSV gives it."""
+    names = ("at", "way", "fruit", "crates", "carrier", "note")
+    return [{name: str(row.get(name, "")) for name in names} for row in deliveries()]
+
+
+def text_of(form: str, shown: str) -> Any:
+    """A text that is written like the one that an example shows, and that its output is true of; or its records."""
+    if form == "rows":
+        return rows_of()
     if form == "json":
         return "\n".join(map(json.dumps, deliveries()))
     if form == "csv":
@@ -85,7 +93,8 @@ def text_of(form: str, shown: str) -> str:
 def contract(form: Any, kind: str, data: str = "ledger", output: str = "verdict", **more: Any) -> Contract:
     annotation, question = KINDS[kind.removesuffix(" all")]
     look = "Its first lines:\nx" if kind.endswith(" all") else f"Its first lines:\nx\n{NAMED}"
-    variable = VariableInfo(data, "str", "9,999 characters", "'a' … 'z'", False, "", look, form)
+    kind_of = "list[dict]" if form == "rows" else "str"
+    variable = VariableInfo(data, kind_of, "9,999 characters", "'a' … 'z'", False, "", look, form)
     outputs = (OutputInfo(output, annotation),)
     return Contract("t", (variable,), (), outputs, question=question, **more)
 
@@ -107,7 +116,7 @@ def test_the_code_of_every_example_prints_what_is_shown_and_submits_it(form: str
     submitted: list[dict[str, Any]] = []
     variable = re.findall(r"Variable `(\w+)` is already set", shown_messages[0]["content"])[0]
     # A variable of the task that is called as one of the example's own gives way to it.
-    assert variable == (data if data in ("ledger", "text") else "text")
+    assert variable == (data if data in ("ledger", "text") else "table" if form == "rows" else "text")
     names = {variable: text_of(form, turns[0][1]), "SUBMIT": lambda **outputs: submitted.append(outputs)}
     for source, shown in turns:
         printed = io.StringIO()
@@ -125,11 +134,14 @@ def test_the_code_of_every_example_prints_what_is_shown_and_submits_it(form: str
 def test_what_is_shown_of_the_text_stands_in_it(form: str, kind: str) -> None:
     shown = messages(contract(form, kind), Guidance())
     first = shown[0]["content"]
-    assert "Variable `ledger` is already set: str, 48,210 characters, 800 lines" in first
+    size = "list[dict], 800 items" if form == "rows" else "str, 48,210 characters, 800 lines"
+    assert f"Variable `ledger` is already set: {size}" in first
     assert "SUBMIT(verdict=...), verdict: " + KINDS[kind.removesuffix(" all")][0] in first
     if form != "prose":
         text = text_of(form, "")
-        lines = [line for line in first.split("\n") if line.startswith('{"at"' if form == "json" else "2031-")]
+        text = "\n".join(map(repr, text)) if form == "rows" else text
+        begins = {"json": '{"at"', "rows": "{'at'"}.get(form, "2031-")
+        lines = [line for line in first.split("\n") if line.startswith(begins)]
         assert len(lines) == 4 and set(lines) <= set(text.split("\n"))
     assert [m["role"] for m in shown] == ["user", "assistant"] * (len(shown) // 2)
 
@@ -143,7 +155,8 @@ def test_the_demonstration_keeps_to_the_form_that_the_run_has(form: str, kind: s
     assert ("# Variables" in shown[0]["content"]) == (off == "short_contract")
     assert all(("[[ ## code ## ]]" in reply) == (off == "plain_dialect") for reply in replies)
     assert all(labelled_code(reply).code and labelled_code(reply).reasoning for reply in replies)
-    assert ("Its first lines:" in shown[0]["content"]) == (off != "first_look")
+    unit = "records" if form == "rows" else "lines"
+    assert (f"Its first {unit}:" in shown[0]["content"]) == (off != "first_look")
     assert all(("\n\nTask: " in observation) == (off != "repeat_task") for observation in observations)
 
 
