@@ -133,13 +133,14 @@ class _Reader:
         if not parts:
             raise self._error(f"{base} needs something in its brackets; {_known(self._built)}")
         if kind == "Literal":
-            return Literal[tuple(self._constant(part) for part in parts)]  # type: ignore[return-value]
+            return Literal[tuple(self._constant(part) for part in parts)]
         if kind == "Union":
             return self._union(parts, depth)
         if kind == "tuple":
             many = len(parts) == 2 and isinstance(parts[1], ast.Constant) and parts[1].value is ...
             inner = tuple(self.read(part, depth + 1) for part in (parts[:1] if many else parts))
-            return tuple[inner[0], ...] if many else tuple[inner]  # type: ignore[valid-type]
+            holder: Any = tuple
+            return holder[inner[0], ...] if many else holder[inner]
         wanted = {"list": 1, "set": 1, "Optional": 1, "dict": 2}.get(kind or "")
         if wanted is None:
             return self._simple(base) if base and base not in {*self._built, *_SIMPLE} else self._bare(node, base)
@@ -151,8 +152,8 @@ class _Reader:
         if kind in ("set", "dict") and not _hashable(types[0]):
             raise self._error(f"{_source(parts[0])} cannot be {'in a set' if kind == 'set' else 'a key'}; "
                               f"write {'list[...]' if kind == 'set' else 'dict[str, ...]'}")
-        return {"list": lambda: list[types[0]], "set": lambda: set[types[0]],  # type: ignore[valid-type]
-                "dict": lambda: dict[types[0], types[1]]}[str(kind)]()  # type: ignore[valid-type]
+        builtin: Any = {"list": list, "set": set, "dict": dict}[str(kind)]
+        return builtin[tuple(types)] if kind == "dict" else builtin[types[0]]
 
     def _bare(self, node: ast.Subscript, base: str) -> Any:
         raise self._error(f"{base or _source(node.value)} takes no brackets; {_known(self._built)}")

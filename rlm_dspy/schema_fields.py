@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import decimal as decimals
 import json
 import keyword
@@ -32,7 +31,6 @@ _REFUSED = (
     RecursionError,
     OverflowError,
 )
-_CONVERTED = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
 
 
 class SchemaModel(pydantic.BaseModel):
@@ -208,7 +206,7 @@ def choice(schema: dict[str, Any], place: str) -> tuple[Any, int]:
         raise ValueError(f"{place}: enum is a list of texts, numbers, true, false or null, with one at least")
     if any(not isinstance(value, (str, int, float, bool, type(None))) for value in values):
         raise ValueError(f"{place}: enum and const take texts, numbers, true, false and null; for others use anyOf")
-    return Literal[tuple(values)], len(values)  # type: ignore[return-value]
+    return Literal[tuple(values)], len(values)
 
 
 def is_decimal(choices: list[Any]) -> bool:

@@ -412,6 +412,9 @@ class _Builder:
             given = schema.get("format")
             base = _FORMATS.get(given, str) if isinstance(given, str) else str
             low, high = (fields.count(schema, word, place) for word in ("minLength", "maxLength"))
+            words = {"minLength", "maxLength", "pattern"} if base not in (str, bytes, pydantic.AnyUrl) else {"pattern"}
+            if base is not str and (wrong := sorted(schema.keys() & words)):
+                raise ValueError(f"{place}: {wrong[0]!r} does not go with format {given!r}; leave it out")
             if base is pydantic.AnyUrl:
                 return Annotated[base, pydantic.UrlConstraints(max_length=high)] if high else base
             pattern = self.patterns.checked(schema.get("pattern"), place)
@@ -433,7 +436,8 @@ def _is_model(found: _Type) -> bool:
 
 
 def _union_of(parts: list[_Type]) -> _Type:
-    annotation: Any = Union.__getitem__(tuple(part.annotation for part in parts))
+    union: Any = Union
+    annotation = union[tuple(part.annotation for part in parts)]
     weight = sum(part.weight for part in parts)
     return _Type(annotation, weight, max(part.depth for part in parts) + 1, all(part.hashable for part in parts))
 

@@ -10,6 +10,8 @@
     predictor.py     `RolePredict`, whose saved state holds demonstrations of its own role only
     answers.py       taking the last answer out of a reply that does not keep to the form
     adapter.py       `ConversationAdapter` and `PlainTextAdapter`, on DSPy's public adapter surface
+    typed.py         `TypedAdapter` for typed sub-calls: the user's adapter, read leniently, with one repair
+    readings.py      typed outputs out of a reply of whatever form, and what is wrong with it
 
 Strategy and contract are kept apart. The *strategy* is ``signature.instructions``: optimisers rewrite it, it is saved.
 The *contract* (variables, functions, limits, output fields) is rendered for each run and stands in no signature, no
@@ -30,6 +32,7 @@ from rlm_dspy.signatures.conversation import Conversation, Exchange
 from rlm_dspy.signatures.dialect import DIALECT, find_code
 from rlm_dspy.signatures.guidance import Guidance
 from rlm_dspy.signatures.root import STRATEGY, Act, Sub, extract_signature
+from rlm_dspy.signatures.typed import TypedAdapter, reason, repairing
 
 __all__ = [
     "DIALECT",
@@ -44,7 +47,10 @@ __all__ = [
     "OutputInfo",
     "PlainTextAdapter",
     "Sub",
+    "TypedAdapter",
     "VariableInfo",
     "extract_signature",
     "find_code",
+    "reason",
+    "repairing",
 ]

@@ -25,6 +25,8 @@ __all__ = ["Output", "Reading", "kind_of", "outputs_of", "read", "too_deep"]
 
 MAX_NESTING = 200
 """Levels of brackets that a reply may have: parsers recurse."""
+MAX_OPEN = 20
+"""Brackets that a reply may leave open, as one does that has been cut off."""
 _LONGEST = 2_000_000
 """Characters of a reply that is looked through for other forms."""
 _STARTS = 20
@@ -103,6 +105,9 @@ def read(signature: type[dspy.Signature], reply: str) -> Reading:
     outputs, reading = outputs_of(signature), Reading()
     text = _THOUGHT.sub("", reply[:_LONGEST]).strip()
     raw = _raw(text, list(outputs))
+    if text == "{}" and all(output.optional for output in outputs.values()):
+        reading.values.update({name: output.default() for name, output in outputs.items()})
+        return reading
     if not raw and len(outputs) == 1:
         ((name, output),) = outputs.items()
         try:
@@ -135,13 +140,16 @@ _ERRORS = (ValueError, TypeError, RecursionError, SyntaxError, MemoryError)
 
 
 def too_deep(text: str) -> bool:
-    """Whether ``text`` has more than `MAX_NESTING` brackets open at once; linear in its length."""
+    """Whether parsing ``text`` as JSON could take very long or exhaust the stack; linear in its length.
+
+    That is, more than `MAX_NESTING` brackets are open at once, or more than `MAX_OPEN` at the end.
+    """
     depth = 0
     for bracket in _BRACKET.finditer(text):
         depth = depth + 1 if bracket[0] in "[{" else max(depth - 1, 0)
         if depth > MAX_NESTING:
             return True
-    return False
+    return depth > MAX_OPEN
 
 
 def _raw(text: str, names: list[str]) -> dict[str, Any]:
@@ -310,7 +318,8 @@ def _candidates(text: str, annotation: Any) -> typing.Iterator[Any]:
             yield option
     for kind in _parts(annotation):
         if isinstance(kind, enum.EnumMeta):
-            yield from (member for member in kind if member.name.casefold() == bare.casefold())
+            members: list[Any] = list(kind)
+            yield from (member for member in members if member.name.casefold() == bare.casefold())
 
 
 def _as_text(value: Any) -> str:
@@ -339,7 +348,8 @@ def _choices(annotation: Any) -> list[Any]:
         if get_origin(part) is Literal:
             found += get_args(part)
         elif isinstance(part, enum.EnumMeta):
-            found += [member.value for member in part]
+            members: list[Any] = list(part)
+            found += [member.value for member in members]
     return found
 
 

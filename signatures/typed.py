@@ -26,7 +26,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from rlm_dspy.signatures.adapter import PlainTextAdapter
 from rlm_dspy.signatures.conversation import EMPTY_REPLY, Message, assistant, cut, user
-from rlm_dspy.signatures.readings import kind_of, outputs_of, read, too_deep
+from rlm_dspy.signatures.readings import Output, kind_of, outputs_of, read, too_deep
 
 __all__ = ["TypedAdapter", "reason", "repairing"]
 
@@ -102,19 +102,20 @@ class TypedAdapter(dspy.Adapter):
     def __init__(self, inner: dspy.Adapter | None = None) -> None:
         callbacks = list(getattr(inner, "callbacks", None) or [])
         known = isinstance(inner, (dspy.ChatAdapter, dspy.JSONAdapter, dspy.XMLAdapter))
-        self.inner: Any = inner if known else dspy.ChatAdapter()
+        form: Any = inner if known else dspy.ChatAdapter()
+        self.inner: Any = form
         super().__init__(
             callbacks=callbacks,
-            use_native_function_calling=self.inner.use_native_function_calling,
-            native_response_types=self.inner.native_response_types,
-            parallel_tool_calls=self.inner.parallel_tool_calls,
+            use_native_function_calling=form.use_native_function_calling,
+            native_response_types=form.native_response_types,
+            parallel_tool_calls=form.parallel_tool_calls,
         )
         # Calls go through a copy of the user's adapter, so that it prepares its requests as ever; formatting and
         # parsing are ours, and so is what happens when a reply cannot be parsed.
-        self._caller: Any = copy.copy(self.inner)
-        self._caller.use_json_adapter_fallback = False
-        self._caller.format = self.format
-        self._caller.parse = self.parse
+        caller: Any = copy.copy(form)
+        caller.use_json_adapter_fallback = False
+        caller.format, caller.parse = self.format, self.parse
+        self._caller: Any = caller
         self._plain = PlainTextAdapter()
 
     def __call__(
@@ -128,7 +129,7 @@ class TypedAdapter(dspy.Adapter):
         """One request, and its outputs; raises ``AdapterParseError`` where the reply does not give them."""
         if PlainTextAdapter.fits(signature):
             return super().__call__(lm, lm_kwargs, signature, demos, inputs)
-        return self._caller(lm, lm_kwargs, signature, demos, inputs)  # type: ignore[no-any-return]
+        return self._caller(lm, lm_kwargs, signature, demos, inputs)
 
     async def acall(
         self,
@@ -141,7 +142,7 @@ class TypedAdapter(dspy.Adapter):
         """`__call__`, awaited."""
         if PlainTextAdapter.fits(signature):
             return await super().acall(lm, lm_kwargs, signature, demos, inputs)
-        return await self._caller.acall(lm, lm_kwargs, signature, demos, inputs)  # type: ignore[no-any-return]
+        return await self._caller.acall(lm, lm_kwargs, signature, demos, inputs)
 
     def format(self, signature: Signature, demos: list[dict[str, Any]], inputs: dict[str, Any]) -> list[Message]:
         """The messages of the request; inside `repairing` with the bad reply and the correction behind them."""
@@ -163,37 +164,33 @@ class TypedAdapter(dspy.Adapter):
         """
         if PlainTextAdapter.fits(signature):
             return self._plain.parse(signature, completion)
-        values = self._inner_values(signature, completion)
-        if values is not None:
-            return values
-        if not too_deep(completion):
+        outputs = outputs_of(signature)
+        unsafe = too_deep(completion)
+        # DSPy's repair of JSON takes time that grows with the square of the depth, or ends in a RecursionError.
+        texts_only = all(output.annotation is str for output in outputs.values())
+        if not unsafe or (texts_only and not isinstance(self.inner, dspy.JSONAdapter)):
+            for form in self._forms(outputs, completion):
+                values = _read_by(form, signature, completion)
+                if values is not None:
+                    return values
+        why = "the reply is nested too deep to be read"
+        if not unsafe:
             found = read(signature, completion)
             if not found.problems:
                 return found.values
             why = "; ".join(found.problems[:3])
-        else:
-            why = "the reply is nested too deep to be read"
         raise AdapterParseError(
             adapter_name=type(self).__name__, signature=signature, lm_response=completion, message=why
         )
 
-    def _inner_values(self, signature: Signature, completion: str) -> dict[str, Any] | None:
-        """What the user's adapter reads, if it can be relied on."""
-        outputs = outputs_of(signature)
-        if too_deep(completion):
-            # Its JSON repair takes time that grows with the square of the depth, or ends in a RecursionError.
-            return None
-        if all(output.optional for output in outputs.values()) and not any(name in completion for name in outputs):
-            # It would read any text as all of them left out.
-            return None
-        try:
-            values: dict[str, Any] = self.inner.parse(signature, completion)
-            if any(value == "None" and outputs[name].annotation is str for name, value in values.items()):
-                # DSPy makes that text of a null.
-                return None
-            return {name: outputs[name].checked(value) for name, value in values.items()}
-        except (AdapterParseError, ValueError, TypeError, RecursionError):
-            return None
+    def _forms(self, outputs: dict[str, Output], completion: str) -> Iterator[dspy.Adapter]:
+        """The user's adapter, and those of DSPy's whose form the reply seems to have."""
+        yield self.inner
+        if any(f"<{name}>" in completion for name in outputs) and not isinstance(self.inner, dspy.XMLAdapter):
+            yield dspy.XMLAdapter()
+        if any(f'"{name}"' in completion or f"'{name}'" in completion for name in outputs):
+            if not isinstance(self.inner, dspy.JSONAdapter):
+                yield dspy.JSONAdapter()
 
     def _wanted(self, signature: Signature) -> str:
         outputs = outputs_of(signature)
@@ -203,6 +200,30 @@ class TypedAdapter(dspy.Adapter):
             if kind:
                 return f"Reply with the value of `{name}` ({kind}) and with nothing else."
         return str(self.inner.user_message_output_requirements(signature))
+
+
+def _read_by(form: dspy.Adapter, signature: Signature, completion: str) -> dict[str, Any] | None:
+    """What ``form`` makes of the reply, if that can be relied on."""
+    outputs = outputs_of(signature)
+    try:
+        values: dict[str, Any] = form.parse(signature, completion)
+        if any(value == "None" and outputs[name].annotation is str for name, value in values.items()):
+            # DSPy makes that text of a null.
+            return None
+        values = {name: outputs[name].checked(value) for name, value in values.items()}
+    except (AdapterParseError, ValueError, TypeError, RecursionError):
+        return None
+    # Where all outputs may be left out, DSPy reads any text as that.
+    found = any(not output.optional or not _equal(values[name], output.default()) for name, output in outputs.items())
+    return values if found else None
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:
+        # Arrays, and what else compares in its own way.
+        return one is other
 
 
 def _same_outputs(signature: Signature, other: Signature | None) -> bool:
