@@ -38,36 +38,48 @@ _RESERVED = frozenset("self signature types instructions model lm demos config n
 _TOKEN = re.compile(r"""'(?:[^'\\\n]|\\.)*+'|"(?:[^"\\\n]|\\.)*+"|->|[\[\](){},:=\n]|['"]""")
 
 Signature = type[dspy.Signature]
+_Key = tuple[str, str, str]
 
 
 class _Cache:
-    """The signatures last asked for. Those with patterns are few: a compiled pattern may take megabytes."""
+    """The signatures last asked for.
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._kept: OrderedDict[tuple[str, str, str], Signature] = OrderedDict()
+    Args:
+        size: How many, at most.
+        chars: Characters that the texts and schemas which they were made of may have together, as a measure of memory.
+    """
+
+    def __init__(self, size: int, chars: int) -> None:
+        self._size, self._chars = size, chars
+        self._kept: OrderedDict[_Key, Signature] = OrderedDict()
+        self._held = 0
         self._lock = threading.Lock()
 
-    def get(self, key: tuple[str, str, str]) -> Signature | None:
+    def get(self, key: _Key) -> Signature | None:
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
             return found
 
-    def put(self, key: tuple[str, str, str], made: Signature) -> Signature:
+    def put(self, key: _Key, made: Signature) -> Signature:
         with self._lock:
-            made = self._kept.setdefault(key, made)
-            while len(self._kept) > self._size:
-                self._kept.popitem(last=False)
+            if key in self._kept:
+                return self._kept[key]
+            self._kept[key] = made
+            self._held += sum(map(len, key))
+            while len(self._kept) > self._size or (self._held > self._chars and len(self._kept) > 1):
+                self._held -= sum(map(len, self._kept.popitem(last=False)[0]))
             return made
 
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()
+            self._held = 0
 
 
-_caches = {False: _Cache(256), True: _Cache(8)}
+# Those with patterns are few: a compiled pattern may take megabytes.
+_caches = {False: _Cache(256, 500_000), True: _Cache(8, 500_000)}
 
 
 def signature(text: str, types: Mapping[str, Any] | None = None, instructions: str = "") -> Signature:

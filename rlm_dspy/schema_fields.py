@@ -7,7 +7,7 @@ import json
 import keyword
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 
 import pydantic
 from pydantic_core import SchemaError, to_jsonable_python
@@ -55,6 +55,7 @@ class Draft:
         name: Of the class.
         description: The schema's, or None.
         place: Where it stands, for errors.
+        nullable: What may be left out, and has no default, may be null.
         extra: Whether further properties are kept (True), refused (False) or passed over (None), or their type.
         model: The class, once it has been created.
     """
@@ -62,6 +63,7 @@ class Draft:
     name: str
     description: Any
     place: str
+    nullable: bool = True
     extra: Any = None
     model: type[SchemaModel] | None = None
     fields: dict[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -76,6 +78,9 @@ class Draft:
         notes = schema if isinstance(schema, dict) else {}
         if isinstance(notes.get("description"), str):
             options["description"] = notes["description"]
+        if not required and "default" not in notes and self.nullable:
+            # Models write null for what they do not know, and formats that require every property leave nothing else.
+            annotation = Optional[annotation]  # noqa: UP045
         if not required or "default" in notes:
             default = notes.get("default")
             options["default"] = default

@@ -5,8 +5,9 @@ schemas written by hand in the same vocabulary work too. Whatever the schema say
 imported; size, depth and patterns are bounded, and pydantic's regular expressions take linear time.
 
 Keywords: https://json-schema.org/draft/2020-12 (and OpenAPI's ``nullable``). Less exact than the vocabulary: ``oneOf``
-is read as ``anyOf``, an unknown ``format`` is a note, a ``Decimal`` comes back as number or text, and a property that
-may be left out and has no default is None where it is.
+is read as ``anyOf``, an unknown ``format`` is a note, a ``Decimal`` comes back as number or text. A property that may
+be left out and has no default is None where it is, and may be null, unless its object has a title: pydantic writes one
+always, people hardly ever, and pydantic means what it says.
 """
 
 from __future__ import annotations
@@ -368,7 +369,7 @@ class _Builder:
         self.namespace[forward] = None
         if key is not None:
             self.pending[key] = forward
-        draft = fields.Draft(fields.class_name(name), schema.get("description"), place)
+        draft = fields.Draft(fields.class_name(name), schema.get("description"), place, nullable="title" not in schema)
         depth = 0
         for title, part in properties.items():
             found = self._type(part, f"{place}.{title}", document, fields.class_name(title))

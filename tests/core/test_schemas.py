@@ -255,10 +255,17 @@ def test_types_name_each_other_in_any_order() -> None:
     assert isinstance(team.lead, types["Person"]) and isinstance(team.all[0], types["Person"])
 
 
-def test_an_absent_property_is_none_and_a_given_null_is_refused() -> None:
+def test_an_absent_property_is_none_and_may_be_null_unless_pydantic_wrote_the_schema() -> None:
     adapter = made(OBJECT)
     assert adapter.validate_python({"name": "a"}).age is None
-    assert not takes(adapter, {"name": "a", "age": None})
+    assert adapter.validate_python({"name": "a", "age": None}).age is None
+    assert not takes(adapter, {"name": None}) and not takes(adapter, {"name": "a", "age": "x"})
+
+    class Lists(pydantic.BaseModel):
+        tags: list[str] = pydantic.Field(default_factory=list)
+
+    adapter = made(Lists.model_json_schema())
+    assert takes(adapter, {}) and not takes(adapter, {"tags": None})
 
 
 def test_choices_are_literals() -> None:
