@@ -49,7 +49,7 @@ def to_sandbox(prediction: Any, signature: type[dspy.Signature] | None = None) -
     values = {name: value_for_sandbox(prediction.get(name)) for name in names}
     if len(values) == 1:
         return next(iter(values.values()))
-    return _record("Prediction", "dataclass", values)
+    return _record("Result", "dataclass", values)
 
 
 def value_for_sandbox(value: Any) -> Any:
