@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from rlm_dspy.replaying import Difference, replay
     from rlm_dspy.rlm import RLM
     from rlm_dspy.run import Run
+    from rlm_dspy.sessions import RLMSession
     from rlm_dspy.signatures.guidance import Guidance
     from rlm_dspy.trajectory import Outcome, Trajectory, Turn
 
@@ -60,6 +61,7 @@ _HOMES = {
     "Event": "rlm_dspy.events",
     "Difference": "rlm_dspy.replaying",
     "Journal": "rlm_dspy.journals",
+    "RLMSession": "rlm_dspy.sessions",
     "RecordingError": "rlm_dspy.errors",
     "ReplayDiffers": "rlm_dspy.errors",
     "SessionError": "rlm_dspy.errors",
@@ -101,6 +103,7 @@ __all__ = [
     "Outcome",
     "Price",
     "RLMError",
+    "RLMSession",
     "RecordingError",
     "ReplayDiffers",
     "Run",
