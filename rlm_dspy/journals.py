@@ -184,10 +184,13 @@ class Journal:
             if kind == "account":
                 usage[run] = line["usage"]
                 continue
-            found = _KINDS.get(kind)
-            if found is None:
+            if kind not in _KINDS:
                 continue  # of a later version, which says itself what it cannot do without
-            event = self._event(found, line)
+            try:
+                event = event_of({**line, "kind": kind}, self._value)
+            except (TypeError, ValueError, KeyError) as error:
+                what = f"{self.path / EVENTS}: an event of the kind {kind!r}"
+                raise RecordingError(f"{what} is damaged: {error}") from None
             if isinstance(event, ev.ChildEnded):
                 children.add(event.run_id)
                 event = dataclasses.replace(event, events=tuple(logs.get(event.run_id, ())))
@@ -196,6 +199,10 @@ class Journal:
             elif isinstance(event, ev.RunEnded):
                 usage[run] = event.usage
             logs.setdefault(run, []).append(event)
+        for run, events in logs.items():
+            # Those that tools have started belong to the run of the tool.
+            if isinstance(events[0], ev.RunStarted) and events[0].parent_id in logs:
+                children.add(run)
         return [(tuple(events), usage.get(run, {})) for run, events in logs.items() if run not in children]
 
     def _lines(self) -> Iterator[dict[str, Any]]:
@@ -213,25 +220,6 @@ class Journal:
                 raise RecordingError(f"line {number} of {self.path / EVENTS} is damaged") from None
         return iter(lines)
 
-    def _event(self, kind: type[ev.Event], line: dict[str, Any]) -> ev.Event:
-        fields: dict[str, Any] = {}
-        for field in dataclasses.fields(kind):
-            if field.name not in line:
-                continue
-            value = line[field.name]
-            if field.name in ("result", "values") or (kind is ev.Extracted and field.name == "outputs"):
-                value = self._value(value)
-            elif field.name == "inputs":
-                value = {name: self._value(item) for name, item in value.items()}
-            elif field.name in _TUPLES and isinstance(value, list):
-                value = tuple(value)
-            fields[field.name] = value
-        try:
-            return kind(**fields)
-        except TypeError as error:
-            what = f"{self.path / EVENTS}: an event of the kind {kind.kind!r}"
-            raise RecordingError(f"{what} is damaged: {error}") from None
-
     def _value(self, given: Any) -> Kept | None:
         if given is None:
             return None
@@ -241,6 +229,34 @@ class Journal:
         if "file" in given:
             return Kept(size, digest, file=self.path / VALUES / Path(str(given["file"])).name)
         return Kept(size, digest, str(given["data"]))
+
+
+def event_of(data: dict[str, Any], value: Callable[[Any], Kept | None]) -> ev.Event:
+    """The event that ``to_dict`` gave, or that stands in a journal.
+
+    Args:
+        data: Its kind and fields.
+        value: Makes a value of what stands in its place.
+
+    Raises:
+        KeyError, TypeError, ValueError: It is none.
+    """
+    kind = _KINDS[data["kind"]]
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        if field.name not in data:
+            continue
+        given = data[field.name]
+        if field.name in ("result", "values") or (kind is ev.Extracted and field.name == "outputs"):
+            given = value(given) if given is not None else None
+        elif field.name == "inputs":
+            given = {name: value(item) for name, item in given.items()}
+        elif field.name == "events":
+            given = tuple(event_of(item, value) for item in given)
+        elif field.name in _TUPLES and isinstance(given, list):
+            given = tuple(given)
+        fields[field.name] = given
+    return kind(**fields)
 
 
 @contextlib.contextmanager

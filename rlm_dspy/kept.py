@@ -96,12 +96,13 @@ def encode(value: Any) -> tuple[str, list[Any]]:
 
 def write(path: Path, text: str, blobs: Any) -> int:
     """Write what `encode` gave to ``path``, whole or not at all; gives the bytes."""
+    return atomically(path, lambda file: dump(file.write, text, blobs))
 
-    def content(file: Any) -> None:
-        # The tree as text, so that it is not parsed and written once more.
-        write_frame(file.write, {"tree": len(text)}, [text.encode("ascii"), *blobs])
 
-    return atomically(path, content)
+def dump(write: Any, text: str, blobs: Any) -> None:
+    """Have ``write`` write what `encode` gave, for `load`."""
+    # The tree as text, so that it is not parsed and written once more.
+    write_frame(write, {"tree": len(text)}, [text.encode("ascii"), *blobs])
 
 
 def read(path: Path, *, records: bool = False) -> Any:
@@ -112,12 +113,24 @@ def read(path: Path, *, records: bool = False) -> Any:
     """
     try:
         with path.open("rb") as file:
-            head, blobs = Reader(file.read, None, None, file.readinto).frame()
+            return load(file, path.name, records=records)
+    except OSError as error:
+        raise RecordingError(f"the recorded value {path.name} cannot be read: {error.strerror}") from error
+
+
+def load(file: Any, name: str, *, records: bool = False) -> Any:
+    """The value that `dump` wrote to ``file``, which goes by ``name``.
+
+    Raises:
+        RecordingError: It is not whole.
+    """
+    try:
+        head, blobs = Reader(file.read, None, None, file.readinto).frame()
         if "tree" not in head or not blobs:
             raise ValueError("it is not a value")
         return Decoder(list(blobs[1:]), records=records).load(json.loads(bytes(blobs[0])))
-    except (OSError, EOFError, ValueError, ProtocolError) as error:
-        raise RecordingError(f"the recorded value {path.name} cannot be read: {error}") from error
+    except (EOFError, ValueError, ProtocolError) as error:
+        raise RecordingError(f"the recorded value {name} cannot be read: {error}") from error
 
 
 def atomically(path: Path, content: Any, *, durable: bool = False) -> int:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from rlm_dspy.run import Run
 
 _MARK = "_rlm_session"
+GONE: Any = object()
+"""Stands for the value of an input that could not be saved."""
 _LOOK = f"print({_MARK!r} in globals(), *(n for n in {{names!r}} if n in globals()))"
 
 
@@ -236,7 +238,7 @@ class RLMSession:
         with self._taken():
             values = self.bind(inputs)
             before = {name: len(versions) for name, versions in self._versions.items()}, dict(self._current)
-            self._give(values)
+            self._give(values, inputs)
 
             def done(prediction: dspy.Prediction) -> dspy.Prediction:
                 self.note(prediction)
@@ -269,10 +271,8 @@ class RLMSession:
             )
         return inputs_.bind(self.program.signature, {**self._current, **inputs})
 
-    def _give(self, values: dict[str, Any]) -> None:
-        self.given = tuple(
-            name for name, value in values.items() if name not in self._current or self._current[name] is not value
-        )
+    def _give(self, values: dict[str, Any], inputs: Mapping[str, Any]) -> None:
+        self.given = tuple(name for name in values if name in inputs or name not in self._current)
         for name in self.given:
             self._versions.setdefault(name, []).append(values[name])
         self._current = dict(values)
@@ -317,7 +317,8 @@ class RLMSession:
         """Every value that was ever given, under its numbered name."""
         for name, versions in self._versions.items():
             for number, value in enumerate(versions):
-                yield f"{name}_{number}", value
+                if value is not GONE:
+                    yield f"{name}_{number}", value
 
     async def missing(self, run: Run) -> dict[str, Any]:
         """The values that the interpreter has to be sent, by their numbered names."""
@@ -325,12 +326,12 @@ class RLMSession:
         if not held:
             return dict(self.numbered())
         # What code has deleted of earlier calls stays deleted.
-        current = {f"{name}_{len(versions) - 1}" for name, versions in self._versions.items()}
+        current = {f"{name}_{len(self._versions[name]) - 1}" for name in self._current}
         return {name: value for name, value in self.numbered() if name in current and name not in held}
 
     async def name_current(self, run: Run) -> None:
         """Give the current inputs their own names."""
-        lines = [f"{name} = {name}_{len(versions) - 1}" for name, versions in self._versions.items()]
+        lines = [f"{name} = {name}_{len(self._versions[name]) - 1}" for name in self._current]
         await run.session.run("\n".join([*lines, f"{_MARK} = True"]))
 
     def notes(self) -> tuple[str, ...]:
@@ -353,6 +354,49 @@ class RLMSession:
             told.append(f"These could not be kept and are gone: {gone}.")
             self._told_unsaved = True
         return (" ".join(told),)
+
+    # ------------------------------------------------------------------------------------------------- resuming
+
+    @property
+    def opened(self) -> Session | None:
+        """The interpreter, if there is one already."""
+        return self._interpreter
+
+    @property
+    def versions(self) -> dict[str, list[Any]]:
+        """The values that each input was given, in order."""
+        return {name: list(values) for name, values in self._versions.items()}
+
+    def names(self) -> list[str]:
+        """The names in the REPL that are the session's own."""
+        return [_MARK, *self.program.signature.input_fields, *(name for name, _ in self.numbered())]
+
+    def restore(self, versions: dict[str, list[Any]], history: list[SessionCall], unsaved: dict[str, str]) -> None:
+        """Take over what was saved."""
+        self._versions, self._history = versions, history
+        self._current = {name: values[-1] for name, values in versions.items() if values and values[-1] is not GONE}
+        self.number = len(history)
+        self._unsaved = dict(unsaved)
+
+    def placeholders(self) -> dict[str, Any]:
+        """A value for each input, for a run that is none."""
+        return {name: self._current.get(name) for name in self.program.signature.input_fields}
+
+    def again(self, values: dict[str, Any]) -> dict[str, Any]:
+        """A recorded call is run again with ``values``; gives all its inputs."""
+        bound = {**self._current, **values}
+        self._give(bound, values)
+        return bound
+
+    def go_on_in(self, journal: Journal) -> None:
+        """Record the calls from here on."""
+        self._journal = journal
+
+    def resumed(self, report: ResumeReport) -> None:
+        """Tell the user, and the root in its next task, what is not there again."""
+        self.report = report
+        self._unsaved = dict(report.unsaved or {})
+        self._told_unsaved = not self._unsaved
 
     def _is_current(self, numbered: str) -> bool:
         name, _, number = numbered.rpartition("_")
