@@ -27,6 +27,7 @@ from rlm_dspy.errors import ConfigurationError, SessionError
 from rlm_dspy.journals import Journal
 from rlm_dspy.ledger import Ledger
 from rlm_dspy.limits import Limits
+from rlm_dspy.observation import final_text
 from rlm_dspy.prices import Prices
 from rlm_dspy.redact import error_text
 from rlm_dspy.signatures.contract import SHORT
@@ -346,6 +347,12 @@ class RLMSession:
             )
         else:
             told.append("Variables, functions and imports made before are still there.")
+        last = self._history[-1] if self._history else None
+        if last is not None and last.outcome == "extracted":
+            # What was submitted stands in the conversation.
+            told.append(f"The answer that was taken for the last task: {final_text(dict(last.outputs), SHORT)}")
+        elif last is not None and last.outcome == "failed":
+            told.append("The last task has been left without an answer.")
         older = [f"`{name}`" for name, _ in self.numbered() if not self._is_current(name)]
         if older:
             told.append(f"Inputs of earlier calls: {', '.join(older)}.")
