@@ -182,7 +182,7 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Me
     if outputs is not None:
         outcome = Outcome("submitted")
     else:
-        if error is not None and len(run.conversation.exchanges) <= run.begun_at:
+        if error is not None and not any(isinstance(event, ev.TurnEnded) for event in run.events):
             raise error
         try:
             outputs = await loop.extract()
@@ -235,7 +235,7 @@ async def _to_run_again(run: Run) -> dict[str, Any]:
     inputs: dict[str, Kept] = {}
     for name in given:
         try:
-            inputs[name] = await run.events.keep(run.inputs[name])
+            inputs[name] = await run.events.keep(run.inputs[name], exact=True)
         except (TypeError, ValueError) as error:
             inputs[name] = Kept(why=error_text(error))
     program = run.program

@@ -300,8 +300,10 @@ class EventLog:
         self._started = time.monotonic()
         # Whoever watches a run watches its children.
         self._subscribers = parent._subscribers if parent else _subscribers.get()
-        # Of the whole tree.
-        self._room: list[int] = parent._room if parent else [kept.ALL_IN_MEMORY]
+        # Of the whole tree, or of all calls of a session, which keeps their logs.
+        self._room: list[int] = (
+            parent._room if parent else run.within.room if run.within is not None else [kept.ALL_IN_MEMORY]
+        )
 
     def __iter__(self) -> Iterator[Event]:
         return iter(tuple(self._events))
@@ -319,8 +321,12 @@ class EventLog:
         with self._lock:
             self._subscribers = (*self._subscribers, subscriber)
 
-    async def keep(self, value: Any) -> Kept:
+    async def keep(self, value: Any, *, exact: bool = False) -> Kept:
         """``value`` for an event: in memory where it is small, in a file where a subscriber has a ``store`` for it.
+
+        Args:
+            value: Anything.
+            exact: It is the user's own and goes to a file as it is; all else without secrets.
 
         Raises:
             TypeError, ValueError: The codec does not carry it.
@@ -333,7 +339,7 @@ class EventLog:
                     return made
         for subscriber in self._subscribers:
             if (store := getattr(subscriber, "store", None)) is not None:
-                found: Kept = await threads.run(store, value)
+                found: Kept = await threads.run(store, value, exact)
                 return found
         why = "it is too large to be kept in memory; record the run by: with rlm_dspy.journal(folder)"
         return Kept(why=why)

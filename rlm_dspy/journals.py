@@ -138,10 +138,10 @@ class Journal:
             return {"data": data, "bytes": value.size, "digest": value.digest}
         return {"file": self._stored(data, blobs).name, "bytes": value.size, "digest": value.digest}
 
-    def store(self, value: Any) -> Kept:
+    def store(self, value: Any, exact: bool) -> Kept:
         """Keep a value that is too large for memory, see `rlm_dspy.kept.Store`."""
         text, blobs = kept.encode(value)
-        path = self._stored(*_without_secrets(text, blobs, redactor()))
+        path = self._stored(*((text, blobs) if exact else _without_secrets(text, blobs, redactor())))
         return Kept(path.stat().st_size, kept.digest(value), file=path)
 
     def _stored(self, text: str, blobs: Any) -> Path:

@@ -72,8 +72,8 @@ class Kept:
 class Store(Protocol):
     """Keeps what is too large for memory."""
 
-    def store(self, value: Any) -> Kept:
-        """Write ``value`` to a file; TypeError or ValueError where the codec cannot."""
+    def store(self, value: Any, exact: bool) -> Kept:
+        """Write ``value`` to a file, without secrets unless ``exact``; TypeError or ValueError where the codec cannot."""
 
 
 def pack(value: Any) -> Kept:

@@ -74,7 +74,8 @@ def replay(
 
     Raises:
         ReplayDiffers: Something was different; it carries the differences and the prediction.
-        RecordingError: Something that is needed was not recorded; the message says what, and the fix.
+        RecordingError: Something that is needed was not recorded; the message says what, and the fix. Also the text of
+            the error that the run ended with, where it raised one.
         ConfigurationError: `program` has another signature than the recorded one.
     """
     recording = Recording(_events(recorded))

@@ -123,7 +123,6 @@ class Run:
         turn: The number of the current turn, 0 before the first.
         extracted: ``extract`` was asked.
         within: The session that this is a call of, or None.
-        begun_at: Turns that its conversation had before, of earlier calls of the session.
         recording: What is done in place of calling LMs and host functions; None but in a replay.
     """
 
@@ -171,7 +170,6 @@ class Run:
         self.root_lm: Any = asked_for or program.routes.at(self.generation, "root")
         self.factory = factory
         self.conversation = self.within.conversation if self.within is not None else Conversation("")
-        self.begun_at = len(self.conversation.exchanges)
         self.turn = 0
         self.extracted = False
         self.session: Session

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
-from rlm_dspy import engine, watched
+from rlm_dspy import engine, kept, watched
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy import run as runs
@@ -97,6 +97,7 @@ class RLMSession:
         program: The RLM.
         ledger: The account of all calls.
         report: What became of it when it was resumed; None for a fresh one.
+        room: Bytes that values in the event logs of its calls may still take in memory.
 
     Example:
         >>> with rlm.session() as session:  # doctest: +SKIP
@@ -110,6 +111,7 @@ class RLMSession:
         outer = runs.current()
         self.ledger = Ledger(_limits(limits), outer.ledger if outer else None, Prices(program.prices), counts=False)
         self.report: ResumeReport | None = None
+        self.room: list[int] = [kept.ALL_IN_MEMORY]
         self.number = 0
         self.given: tuple[str, ...] = ()
         self._busy = threading.Lock()
@@ -170,7 +172,8 @@ class RLMSession:
     def save(self, path: str | PathLike[str]) -> dict[str, str]:
         """Save the session to a file, without pickle, to be resumed by ``rlm.resume(path)``.
 
-        Functions, classes and imports are saved as the source that made them, all other variables as values.
+        Functions, classes and imports are saved as the source that made them, all other variables as values, as they
+        are; what was said is saved without secrets. The file is readable by its owner alone.
 
         Returns:
             `unsaved`.

@@ -132,6 +132,18 @@ def test_secrets_do_not_reach_the_disk(sandbox: Environment, tmp_path: Path, mon
     assert (tmp_path / "events.jsonl").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("size", [0, 100_000, 2_000_000])
+def test_inputs_are_kept_as_they_are(sandbox: Environment, tmp_path: Path, size: int) -> None:
+    """A run that sees other inputs is another one, and they are the user's own."""
+    hide("sesame-open-98")
+    context = "sesame-open-98" + "x" * size
+    rlm = RLM("context -> a", interpreter=sandbox)
+    record(tmp_path, rlm, [code("SUBMIT(str(len(context)))")], context=context)
+    (events,) = Journal.read(tmp_path).runs()
+    assert isinstance(events[0], ev.RunStarted) and events[0].inputs["context"].value() == context
+    assert again(tmp_path, rlm).a == str(len(context))
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The event file of a small run."""

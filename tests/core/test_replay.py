@@ -213,6 +213,14 @@ def test_an_error_that_ended_the_run_ends_it_again(sandbox: Environment) -> None
     assert second.outcome == "failed" and second.outcome.error == first.outcome.error and second.differences == ()
 
 
+def test_a_run_that_raised_raises_again(sandbox: Environment) -> None:
+    broken = dspy.lm15.InvalidRequestError("no such model")
+    with pytest.raises(Exception, match="no such model") as raised:
+        run(program(sandbox), [Reply(error=broken)], context="c", query="q")
+    with pytest.raises(RecordingError, match="no such model"):
+        again(raised.value.trajectory.events, program(sandbox))  # type: ignore[attr-defined]
+
+
 def test_children_answer_what_they_answered(sandbox: Environment) -> None:
     def root(call: Call) -> str:
         if "child task" in call.own[0]["content"]:
