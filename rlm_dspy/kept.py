@@ -73,7 +73,11 @@ class Store(Protocol):
     """Keeps what is too large for memory."""
 
     def store(self, value: Any, exact: bool) -> Kept:
-        """Write ``value`` to a file, without secrets unless ``exact``; TypeError or ValueError where the codec cannot."""
+        """Write ``value`` to a file, without secrets unless ``exact``.
+
+        Raises:
+            TypeError, ValueError: The codec does not carry it.
+        """
 
 
 def pack(value: Any) -> Kept:

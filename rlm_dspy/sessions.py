@@ -174,6 +174,8 @@ class RLMSession:
 
         Functions, classes and imports are saved as the source that made them, all other variables as values, as they
         are; what was said is saved without secrets. The file is readable by its owner alone.
+        Running the source again evaluates default arguments and class bodies again, and two names of one object
+        become two objects.
 
         Returns:
             `unsaved`.

@@ -15,6 +15,8 @@ from typing import Any
 import dspy
 import pytest
 from dspy.primitives.code_interpreter import FinalOutput
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from rlm_dspy import RLM, LimitReached, RecordingError, RLMSession, SessionError, environments, replay
 from rlm_dspy.definitions import definitions
@@ -349,6 +351,43 @@ def test_a_resumed_session_can_be_saved_and_resumed_again(sandbox: Environment, 
         session.save(tmp_path / "t")
     with dspy.context(lm=ScriptedLM([code(CHECK), code("SUBMIT('x')")])), rlm.resume(tmp_path / "t") as session:
         assert outputs(session(query="second?"))[0] == "['Point', 'Slow']"
+
+
+STEPS = (
+    "n = n + 1",
+    "items.append(n)",
+    "held = {n: items[:], (n, 'x'): {n}}",
+    "def f(): return n * 10",
+    "items = items + [f()]",
+    "box = Box(items[:])",
+    "items = [f() for _ in items]",
+    "f = lambda: n + 7",
+    "import math as m\nn = m.floor(n + 2.5)",
+)
+BOX = "class Box:\n    def __init__(self, x): self.x = x\n    def get(self): return (self.x, f())"
+BEGIN = f"n, items, held = 0, [], {{}}\ndef f(): return n\n{BOX}\nbox = Box(0)"
+SHOWN = "repr((n, items, held, f(), box.get()))"
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.booleans()), max_size=6))
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_saving_and_resuming_anywhere_changes_nothing(tmp_path: Path, steps: list[tuple[str, bool]]) -> None:
+    expected: dict[str, Any] = {}
+    for source in (BEGIN, *(step for step, _ in steps)):
+        exec(source, expected)
+    replies = [code(f"{source}\nSUBMIT('.')") for source in (BEGIN, *(step for step, _ in steps))]
+    rlm = program("inprocess", "q -> answer")
+    with dspy.context(lm=ScriptedLM([*replies, code(f"SUBMIT({SHOWN})")])):
+        session = rlm.session()
+        session(q="begin")
+        for _, save in steps:
+            session(q="go on")
+            if save:
+                assert session.save(tmp_path / "s") == {}
+                session.close()
+                session = rlm.resume(tmp_path / "s")
+        with session:
+            assert session(q="show").answer == eval(SHOWN, expected)
 
 
 class Foreign:
