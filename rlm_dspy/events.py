@@ -18,14 +18,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rlm_dspy import kept
 from rlm_dspy._aio import threads
-from rlm_dspy.kept import Kept
 
 if TYPE_CHECKING:
+    from rlm_dspy.kept import Kept
     from rlm_dspy.run import Run
 
 logger = logging.getLogger(__name__)
+
+ALL_IN_MEMORY = 64 << 20
+"""Bytes of all values of a tree of runs, or of the calls of a session, that are kept in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class Event:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (Event, Kept)):
+    if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
@@ -302,7 +304,7 @@ class EventLog:
         self._subscribers = parent._subscribers if parent else _subscribers.get()
         # Of the whole tree, or of all calls of a session, which keeps their logs.
         self._room: list[int] = (
-            parent._room if parent else run.within.room if run.within is not None else [kept.ALL_IN_MEMORY]
+            parent._room if parent else run.within.room if run.within is not None else [ALL_IN_MEMORY]
         )
 
     def __iter__(self) -> Iterator[Event]:
@@ -331,6 +333,9 @@ class EventLog:
         Raises:
             TypeError, ValueError: The codec does not carry it.
         """
+        # Here, because whoever only watches runs needs nothing that carries values.
+        from rlm_dspy import kept
+
         if not kept.oversized(value):
             made = kept.pack(value)
             with self._lock:
@@ -342,7 +347,7 @@ class EventLog:
                 found: Kept = await threads.run(store, value, exact)
                 return found
         why = "it is too large to be kept in memory; record the run by: with rlm_dspy.journal(folder)"
-        return Kept(why=why)
+        return kept.Kept(why=why)
 
     def emit(self, event: Event) -> Event:
         """Number and stamp ``event``, append it, and hand it to the subscribers.

@@ -21,8 +21,6 @@ from rlm_dspy.errors import RecordingError
 
 IN_MEMORY = 1 << 20
 """Bytes of one value that are kept in memory."""
-ALL_IN_MEMORY = 64 << 20
-"""Bytes of all values of a tree of runs that are kept in memory."""
 _SAMPLE = 1 << 16
 _MOST_ITEMS = 100_000
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
-from rlm_dspy import engine, kept, watched
+from rlm_dspy import engine, watched
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy import run as runs
@@ -111,7 +111,7 @@ class RLMSession:
         outer = runs.current()
         self.ledger = Ledger(_limits(limits), outer.ledger if outer else None, Prices(program.prices), counts=False)
         self.report: ResumeReport | None = None
-        self.room: list[int] = [kept.ALL_IN_MEMORY]
+        self.room: list[int] = [ev.ALL_IN_MEMORY]
         self.number = 0
         self.given: tuple[str, ...] = ()
         self._busy = threading.Lock()
