@@ -31,18 +31,24 @@ if TYPE_CHECKING:
         ConfigurationError,
         LimitReached,
         MissingExtraError,
+        RecordingError,
+        ReplayDiffers,
         RLMError,
         RunFailed,
         RunStopped,
         SandboxUnavailableError,
+        SessionError,
         ValueTooLargeError,
     )
     from rlm_dspy.events import Event, subscribe
+    from rlm_dspy.journals import Journal, journal
     from rlm_dspy.limits import Limits
     from rlm_dspy.models import local_lm
     from rlm_dspy.prices import Price
+    from rlm_dspy.replaying import Difference, replay
     from rlm_dspy.rlm import RLM
     from rlm_dspy.run import Run
+    from rlm_dspy.sessions import RLMSession
     from rlm_dspy.signatures.guidance import Guidance
     from rlm_dspy.trajectory import Outcome, Trajectory, Turn
 
@@ -53,6 +59,14 @@ _HOMES = {
     "Run": "rlm_dspy.run",
     "Limits": "rlm_dspy.limits",
     "Event": "rlm_dspy.events",
+    "Difference": "rlm_dspy.replaying",
+    "Journal": "rlm_dspy.journals",
+    "RLMSession": "rlm_dspy.sessions",
+    "RecordingError": "rlm_dspy.errors",
+    "ReplayDiffers": "rlm_dspy.errors",
+    "SessionError": "rlm_dspy.errors",
+    "journal": "rlm_dspy.journals",
+    "replay": "rlm_dspy.replaying",
     "Guidance": "rlm_dspy.signatures.guidance",
     "local_lm": "rlm_dspy.models",
     "subscribe": "rlm_dspy.events",
@@ -79,18 +93,24 @@ __all__ = [
     "CallFailed",
     "CallRefused",
     "ConfigurationError",
+    "Difference",
     "Event",
     "Guidance",
+    "Journal",
     "LimitReached",
     "Limits",
     "MissingExtraError",
     "Outcome",
     "Price",
     "RLMError",
+    "RLMSession",
+    "RecordingError",
+    "ReplayDiffers",
     "Run",
     "RunFailed",
     "RunStopped",
     "SandboxUnavailableError",
+    "SessionError",
     "Trajectory",
     "Turn",
     "ValueTooLargeError",
@@ -98,7 +118,9 @@ __all__ = [
     "environments",
     "errors",
     "events",
+    "journal",
     "local_lm",
+    "replay",
     "signatures",
     "subscribe",
     "tasks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from rlm_dspy import inputs as inputs_
@@ -12,6 +13,9 @@ from rlm_dspy.redact import error_text
 from rlm_dspy.run import Run
 from rlm_dspy.signatures import Contract, demonstration
 from rlm_dspy.signatures.contract import VariableInfo
+
+NEXT = "# Next task\n"
+"""What the task of a session's later call begins with."""
 
 
 class Briefing:
@@ -46,6 +50,11 @@ class Briefing:
         run, guidance = self._run, self._guidance
         contract = self.contract = self._made()
         run.conversation.guidance = guidance
+        if run.conversation.exchanges:
+            # Of earlier calls of a session: what has been told stands above.
+            told = dataclasses.replace(contract, functions=(), environment="")
+            run.conversation.go_on(f"{NEXT}{told.render(short=guidance.short_contract)}")
+            return
         demos = getattr(run.program.act, "demos", None) or []
         shown = guidance.demonstration or any(demo.get("code") for demo in demos)
         facts = contract.render(short=guidance.short_contract)
@@ -115,6 +124,7 @@ class Briefing:
             outputs=submit.outputs_of(run.signature),
             limits=tuple(self._limits()),
             environment=str(getattr(run.factory, "execution_instructions", "") or ""),
+            notes=() if run.within is None else run.within.notes(),
         )
 
     def _limits(self) -> list[str]:

@@ -9,14 +9,16 @@ import dspy
 
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
-from rlm_dspy import watched
+from rlm_dspy import submit, watched
 from rlm_dspy._aio import threads
 from rlm_dspy.environments.base import Session
 from rlm_dspy.errors import LimitReached, RunFailed
+from rlm_dspy.kept import Kept
 from rlm_dspy.ledger import spending
-from rlm_dspy.loop import Ending, Loop
+from rlm_dspy.loop import Ending, Loop, kept_outputs
 from rlm_dspy.metering import Meter
 from rlm_dspy.providers import diagnose, secrets
+from rlm_dspy.recording import Replayed
 from rlm_dspy.redact import error_text, hide
 from rlm_dspy.render import one_line
 from rlm_dspy.run import Run, running
@@ -116,6 +118,8 @@ async def explained(error: BaseException, predictor: Any) -> str:
         error: Why the run ended.
         predictor: Whose LM was called last.
     """
+    if isinstance(error, Replayed):
+        return str(error)
     lm = getattr(predictor, "lm", None) or dspy.settings.lm
     # In a thread, because a local server may be asked for its models.
     fix = await threads.run(diagnose, error, lm)
@@ -127,6 +131,8 @@ async def explained(error: BaseException, predictor: Any) -> str:
 
 def _told(error: BaseException) -> str:
     """The text of ``error`` with what `explained` noted on it."""
+    if isinstance(error, Replayed):
+        return str(error)
     notes = getattr(error, "__notes__", ())
     return "\n".join([error_text(error), *(note for note in notes if note.startswith(_FIX))])
 
@@ -146,16 +152,18 @@ async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
             variables={variable.name: variable.summary() for variable in variables},
             limits=run.limits.to_dict(),
             environment=_name(run.factory),
+            **await _to_run_again(run),
         )
     )
     # A cancellation that came before this strikes here.
     await asyncio.sleep(0)
     loop = Loop(run, variables)
-    run.session = _session(run)
+    run.session = session_of(run) if run.within is None else run.within.interpreter(run)
     try:
         ending = await loop.open() or await loop.turns()
     finally:
-        await asyncio.shield(asyncio.ensure_future(_close(run)))
+        if run.within is None:
+            await asyncio.shield(asyncio.ensure_future(_close(run)))
     return await _finish(run, loop, ending, program.on_limit, meter)
 
 
@@ -174,7 +182,7 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Me
     if outputs is not None:
         outcome = Outcome("submitted")
     else:
-        if error is not None and not run.conversation.exchanges:
+        if error is not None and not any(isinstance(event, ev.TurnEnded) for event in run.events):
             raise error
         try:
             outputs = await loop.extract()
@@ -194,6 +202,7 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Me
             limit=outcome.limit,
             error=outcome.error,
             outputs={name: _shown(value) for name, value in outputs.items()},
+            values=await kept_outputs(run, outputs),
             usage=usage,
             seconds=round(run.events.elapsed, 6),
         )
@@ -220,11 +229,30 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Me
     return prediction
 
 
+async def _to_run_again(run: Run) -> dict[str, Any]:
+    """What `rlm_dspy.events.RunStarted` says besides, so that the run can be run again."""
+    given = tuple(run.inputs) if run.within is None else run.within.given
+    inputs: dict[str, Kept] = {}
+    for name in given:
+        try:
+            inputs[name] = await run.events.keep(run.inputs[name], exact=True)
+        except (TypeError, ValueError) as error:
+            inputs[name] = Kept(why=error_text(error))
+    program = run.program
+    return {
+        "inputs": inputs,
+        "given": given,
+        "outputs": {n: submit.type_text(f.annotation) for n, f in run.signature.output_fields.items()},
+        "options": {"max_output_chars": program.max_output_chars, "guidance": program.guidance.to_dict()},
+        "call": 0 if run.within is None else run.within.number,
+    }
+
+
 def _shown(value: Any) -> str:
     return one_line(value if isinstance(value, str) else inputs_.short_repr(value), 200)
 
 
-def _session(run: Run) -> Session:
+def session_of(run: Run) -> Session:
     """One session from any factory: ours as they are, a foreign ``dspy.CodeInterpreter`` behind the same interface."""
     made = run.factory()
     if isinstance(made, Session):

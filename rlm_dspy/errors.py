@@ -8,6 +8,9 @@
         ├── SandboxUnavailableError   the environment cannot start as asked on this machine
         ├── CallFailed                a host function failed; raised into the code that called it
         ├── CallRefused               a limit leaves no room for the call that code asked for
+        ├── RecordingError            a recorded run cannot be read, or not be run again; also a ValueError
+        │   └── ReplayDiffers         running it again gave something else; ``.differences`` says what
+        ├── SessionError              a session is busy or closed, or an input was never given
         ├── ValueTooLargeError        a value does not fit the channel's cap; also a ValueError
         └── RunStopped                a run ended without SUBMIT and ``on_limit="raise"`` was asked for
             ├── LimitReached          a limit struck; ``.limit`` names it
@@ -79,6 +82,31 @@ class CallRefused(RLMError, RuntimeError):
 
 class ValueTooLargeError(RLMError, ValueError):
     """A value is larger than the channel between host and sandbox carries; the message names the option."""
+
+
+class RecordingError(RLMError, ValueError):
+    """A recorded run cannot be read, or holds too little to be run again; the message says what is missing."""
+
+
+class ReplayDiffers(RecordingError):
+    """Running recorded actions again gave something else than was recorded.
+
+    Attributes:
+        differences: One `rlm_dspy.Difference` each, in order.
+        prediction: What the second run returned.
+    """
+
+    def __init__(self, message: str, differences: Any = (), prediction: Any = None) -> None:
+        super().__init__(message)
+        self.differences = tuple(differences)
+        self.prediction = prediction
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.differences, self.prediction)
+
+
+class SessionError(RLMError, RuntimeError):
+    """A session cannot take this call: it is busy or closed, or an input was never given; the message says which."""
 
 
 class RunStopped(RLMError, RuntimeError):

@@ -18,10 +18,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rlm_dspy._aio import threads
+
 if TYPE_CHECKING:
+    from rlm_dspy.kept import Kept
     from rlm_dspy.run import Run
 
 logger = logging.getLogger(__name__)
+
+ALL_IN_MEMORY = 64 << 20
+"""Bytes of all values of a tree of runs, or of the calls of a session, that are kept in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +51,7 @@ class Event:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Event):
+    if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
@@ -55,7 +61,11 @@ def _plain(value: Any) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
     """``variables`` maps each input to its one-line summary, never to its content; ``limits`` are those in force.
-    ``parent_id`` is the run that this one was started inside of, or None."""
+    ``parent_id`` is the run that this one was started inside of, or None.
+
+    To run it again: ``inputs`` are the values that were ``given`` by name (all but those that a session has from an
+    earlier call), ``outputs`` the types of the output fields, ``options`` those that shape what the root is shown,
+    ``call`` the number of the call in its session, from 0."""
 
     kind: ClassVar[str] = "run_started"
     run_id: str
@@ -64,6 +74,11 @@ class RunStarted(Event):
     variables: dict[str, str]
     limits: dict[str, Any]
     environment: str
+    inputs: dict[str, Kept] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
+    outputs: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    call: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +141,23 @@ class CallEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Returned(Event):
+    """A host function gave ``result`` to the code that called it, or raised ``error`` there (class and message).
+
+    One for each call as code makes it, a batch and a child being one, whatever `CallEnded` tells of what was done for
+    it. ``number`` counts the calls of a run, from 1; ``arguments`` is a digest of what it was called with.
+    """
+
+    kind: ClassVar[str] = "returned"
+    turn: int
+    number: int
+    name: str
+    arguments: str = ""
+    result: Kept | None = None
+    error: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChildStarted(Event):
     """Code started a child by the function ``name``; ``run_id`` is the child's, ``at_depth`` its depth in the tree."""
 
@@ -154,7 +186,7 @@ class ChildEnded(Event):
 @dataclass(frozen=True, kw_only=True)
 class Executed(Event):
     """The turn's code ran. ``output`` is all it gave (before truncation for the prompt), ``lost`` the variables that
-    a restart of the session cost."""
+    a restart of the session cost, ``notices`` what the root is told of its calls besides."""
 
     kind: ClassVar[str] = "executed"
     turn: int
@@ -162,6 +194,7 @@ class Executed(Event):
     error: str | None = None
     submitted: bool = False
     lost: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     seconds: float = 0.0
     host_seconds: float = 0.0
 
@@ -200,9 +233,10 @@ class LimitStruck(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Extracted(Event):
-    """``extract`` was asked for the best answer from what had been done."""
+    """``extract`` was asked for the best answer from what had been done, and gave ``outputs``."""
 
     kind: ClassVar[str] = "extracted"
+    outputs: Kept | None = None
     error: str | None = None
     seconds: float = 0.0
 
@@ -217,13 +251,14 @@ class Note(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded(Event):
-    """The last event of a run."""
+    """The last event of a run. ``outputs`` are shown in short, ``values`` is the dict of them."""
 
     kind: ClassVar[str] = "run_ended"
     outcome: str
     limit: str | None = None
     error: str | None = None
     outputs: dict[str, str] = field(default_factory=dict)
+    values: Kept | None = None
     usage: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -267,6 +302,10 @@ class EventLog:
         self._started = time.monotonic()
         # Whoever watches a run watches its children.
         self._subscribers = parent._subscribers if parent else _subscribers.get()
+        # Of the whole tree, or of all calls of a session, which keeps their logs.
+        self._room: list[int] = (
+            parent._room if parent else run.within.room if run.within is not None else [ALL_IN_MEMORY]
+        )
 
     def __iter__(self) -> Iterator[Event]:
         return iter(tuple(self._events))
@@ -283,6 +322,32 @@ class EventLog:
         """Let one more subscriber see the events from here on."""
         with self._lock:
             self._subscribers = (*self._subscribers, subscriber)
+
+    async def keep(self, value: Any, *, exact: bool = False) -> Kept:
+        """``value`` for an event: in memory where it is small, in a file where a subscriber has a ``store`` for it.
+
+        Args:
+            value: Anything.
+            exact: It is the user's own and goes to a file as it is; all else without secrets.
+
+        Raises:
+            TypeError, ValueError: The codec does not carry it.
+        """
+        # Here, because whoever only watches runs needs nothing that carries values.
+        from rlm_dspy import kept
+
+        if not kept.oversized(value):
+            made = kept.pack(value)
+            with self._lock:
+                if made.size <= min(kept.IN_MEMORY, self._room[0]):
+                    self._room[0] -= made.size
+                    return made
+        for subscriber in self._subscribers:
+            if (store := getattr(subscriber, "store", None)) is not None:
+                found: Kept = await threads.run(store, value, exact)
+                return found
+        why = "it is too large to be kept in memory; record the run by: with rlm_dspy.journal(folder)"
+        return kept.Kept(why=why)
 
     def emit(self, event: Event) -> Event:
         """Number and stamp ``event``, append it, and hand it to the subscribers.

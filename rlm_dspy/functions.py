@@ -19,8 +19,10 @@ from rlm_dspy import _compat, tools
 from rlm_dspy import events as ev
 from rlm_dspy.children import Children
 from rlm_dspy.environments.base import HostFunction
+from rlm_dspy.environments.host_tasks import describe_failure
 from rlm_dspy.errors import CallFailed, CallRefused
 from rlm_dspy.inputs import repr_fits, short_repr
+from rlm_dspy.kept import Kept, digest
 from rlm_dspy.redact import error_text
 from rlm_dspy.render import one_line
 from rlm_dspy.signatures.contract import FunctionInfo
@@ -56,6 +58,7 @@ class HostFunctions:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._numbers = itertools.count(1)
+        self._returns = itertools.count(1)
         self._sub_agents: _compat.SubAgents | None = None
         self.calls = SubCalls(run, self.recorded)
         self.children = Children(run, self.calls, self.recorded)
@@ -76,7 +79,9 @@ class HostFunctions:
         if self._sub_agents is not None:
             for name, function in self._sub_agents.tools.items():
                 functions[name] = functools.partial(self._blocking, name, function)
-        return functions
+        if self._run.recording is not None:
+            functions = self._run.recording.functions(functions)
+        return {name: self._returning(name, function) for name, function in functions.items()}
 
     def infos(self) -> tuple[FunctionInfo, ...]:
         """What the contract says of them."""
@@ -87,7 +92,38 @@ class HostFunctions:
 
     def notices(self) -> list[str]:
         """What code should know of the calls it has made in this turn, each said once in a run."""
+        if self._run.recording is not None:
+            return self._run.recording.notices(self._run.turn)
         return self.children.notices()
+
+    def _returning(self, name: str, function: HostFunction) -> HostFunction:
+        """``function``, with an event that keeps what it gives to the code."""
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            run, turn, number = self._run, self._run.turn, next(self._returns)
+            arguments, result, error = digest([list(args), kwargs]), None, None
+            try:
+                value = await function(*args, **kwargs)
+                try:
+                    result = await run.events.keep(value)
+                except (TypeError, ValueError) as raised:
+                    # It cannot cross to the code either, which is told so.
+                    result, error = Kept(why=str(raised)), describe_failure(raised)
+                return value
+            except Exception as raised:
+                error = describe_failure(raised)
+                raise
+            finally:
+                if result is not None or error is not None:
+                    run.events.emit(
+                        ev.Returned(
+                            turn=turn, number=number, name=name, arguments=arguments, result=result, error=error
+                        )
+                    )
+
+        call.__name__ = call.__qualname__ = name
+        call.__doc__ = getattr(function, "__doc__", None)
+        return call
 
     async def budget(self) -> dict[str, Any]:
         """What is left of the run's limits."""

@@ -12,14 +12,14 @@ import contextlib
 import contextvars
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rlm_dspy.errors import CallRefused
 from rlm_dspy.limits import Limits
 from rlm_dspy.prices import PICO, Price, Prices
-from rlm_dspy.usage import Key, Tally, Usage
+from rlm_dspy.usage import Key, Tally, Usage, read_row
 
 __all__ = ["CallRefused", "Estimate", "Ledger", "Spender", "spending"]
 
@@ -73,17 +73,24 @@ class Ledger:
         prices: What models cost; the parent's if None.
         counts: The run is a child: its LM calls are sub-calls of its parent. Those of a run that a tool starts are not,
             as a tool's own are not; their tokens, money and time are.
+        deeper: The run is one level below the parent's; not so for the calls of a session below the session's account.
 
     Attributes:
         depth: 0 for the root of a tree.
     """
 
     def __init__(
-        self, limits: Limits, parent: Ledger | None = None, prices: Prices | None = None, *, counts: bool = True
+        self,
+        limits: Limits,
+        parent: Ledger | None = None,
+        prices: Prices | None = None,
+        *,
+        counts: bool = True,
+        deeper: bool = True,
     ) -> None:
         self.limits = limits
         self.parent = parent
-        self.depth: int = parent.depth + 1 if parent else 0
+        self.depth: int = parent.depth + deeper if parent else 0
         self.prices = prices or (parent.prices if parent else Prices())
         # One lock a tree: a reservation is made in several ledgers or in none.
         self._lock: Any = parent._lock if parent else threading.RLock()
@@ -353,6 +360,23 @@ class Ledger:
                 "(max_cost). Compute in Python, send shorter prompts, or SUBMIT what there is.",
                 "max_cost",
             )
+
+    def carry(self, usage: Mapping[str, Any], *, turns: bool = True) -> None:
+        """Count what was used before, as `Usage.to_dict` gave it.
+
+        Args:
+            usage: Plain data.
+            turns: Its turns and errors as well; False where these are counted anew.
+        """
+        with self._lock:
+            for ledger in self._chain:
+                mine = ledger._usage
+                names = ("calls", "tool_calls", "children", *(("turns", "errors") if turns else ()))
+                for name in names:
+                    setattr(mine, name, getattr(mine, name) + int(usage.get(name) or 0))
+                mine.deepest = max(mine.deepest, int(usage.get("deepest") or 0))
+                for row in usage.get("table") or ():
+                    mine.record(*read_row(row))
 
     def overrun(self) -> str | None:
         """The limit on tokens or money that what is spent has reached, here or above; None if there is none."""

@@ -30,6 +30,7 @@ from rlm_dspy.environments.base import CellError, CellResult, Submission
 from rlm_dspy.errors import CallRefused
 from rlm_dspy.functions import HostFunctions
 from rlm_dspy.guide import Guide, SecondLook
+from rlm_dspy.kept import Kept
 from rlm_dspy.observation import final_text, output_of
 from rlm_dspy.redact import error_text
 from rlm_dspy.run import Run, Stopped
@@ -75,14 +76,20 @@ class Loop:
     async def open(self) -> Ending | None:
         """Open the session and hand it the inputs; an ending if a limit struck first."""
         run = self.run
+        limit: str | None = None
+        if run.within is not None:
+            try:
+                await run.bounded(run.within.prepare(run))
+            except Stopped as stopped:
+                limit = stopped.limit
         # In a thread, while the sandbox starts: to go through an input of 100 MB takes longer than that.
         telling = threads.submit(functools.partial(one_by_one, self.briefing.tell))
         run.conversation.replay_reasoning = _compat.replays_reasoning(self._root_lm)
         started = time.monotonic()
-        limit: str | None = None
         try:
-            await run.bounded(watched.open_session(run.session))
-            await run.bounded(self._set_inputs())
+            if limit is None:
+                await run.bounded(watched.open_session(run.session))
+                await run.bounded(self._set_inputs())
         except Stopped as stopped:
             limit = stopped.limit
         # Not bounded: `extract` needs what is told as well.
@@ -107,21 +114,24 @@ class Loop:
 
     async def _set_inputs(self) -> None:
         run = self.run
+        values = run.inputs if run.within is None else await run.within.missing(run)
         try:
-            await run.session.set(run.inputs)
+            await run.session.set(values)
         except (TypeError, ValueError):
             # One by one, to learn which it was.
-            for name, value in run.inputs.items():
+            for name, value in values.items():
                 try:
                     await run.session.set({name: value})
                 except (TypeError, ValueError) as error:
                     raise inputs_.InputError(f"Input {name!r} cannot be sent into the sandbox: {error}") from error
             raise
+        if run.within is not None:
+            await run.within.name_current(run)
 
     async def turns(self) -> Ending:
         """Turn after turn until an answer, a limit or a terminal error."""
         run = self.run
-        while (limit := run.stop_reason or run.ledger.exceeded()) is None:
+        while (limit := self._limit()) is None:
             where = "act"
             run.turn = run.ledger.begin_turn()
             run.events.emit(ev.TurnStarted(turn=run.turn))
@@ -143,9 +153,18 @@ class Loop:
         run.events.emit(ev.LimitStruck(limit=limit, where="turns"))
         return Ending(limit=limit)
 
+    def _limit(self) -> str | None:
+        """Why there is no other turn, or None."""
+        run = self.run
+        if run.recording is not None:
+            return run.recording.limit(run.turn)
+        return run.stop_reason or run.ledger.exceeded()
+
     async def extract(self) -> dict[str, Any]:
         """The best answer from what was done, within ``extract_seconds``."""
         run = self.run
+        if run.recording is not None:
+            return run.recording.extract()
         started = time.monotonic()
         run.conversation.extracting = True
         try:
@@ -170,7 +189,7 @@ class Loop:
                 # It was submitted, and there is none better.
                 return self.guide.doubted[-1]
             raise
-        run.events.emit(ev.Extracted(seconds=_since(started)))
+        run.events.emit(ev.Extracted(outputs=await kept_outputs(run, outputs), seconds=_since(started)))
         return outputs
 
     async def _last_word(self, given: dict[str, Any]) -> dspy.Prediction:
@@ -231,6 +250,8 @@ class Loop:
         Raises:
             Stopped: A limit leaves no room for the call, or struck while it was made.
         """
+        if self.run.recording is not None:
+            return self.run.recording.act()
         run, shaken = self.run, self._shaken()
         chars = 0
         if run.ledger.estimates:
@@ -283,6 +304,9 @@ class Loop:
             self._tell_aids()
             await self._executed(code, CellResult(error=CellError("RefusedError", refused, refused)))
             return None
+        if run.recording is not None and (cut_short := run.recording.cut_short(code)) is not None:
+            await self._executed(code, cut_short[0])
+            raise Stopped(cut_short[1])
         if "dspy" in code:
             await run.bounded(self.functions.install_sub_agents())
         interrupt = getattr(run.session, "interrupt", None)
@@ -389,6 +413,7 @@ class Loop:
             error = None
             final = f"FINAL: {final_text(outputs, run.program.max_output_chars)}"
             output = f"{output}\n{final}" if output else final
+        notices = self.functions.notices()
         run.events.emit(
             ev.Executed(
                 turn=run.turn,
@@ -396,12 +421,13 @@ class Loop:
                 error=error,
                 submitted=outputs is not None,
                 lost=result.lost,
+                notices=tuple(notices),
                 seconds=result.seconds,
                 host_seconds=result.host_seconds,
             )
         )
         output = output or "(no output: print what you want to see)"
-        if notices := self.functions.notices():
+        if notices:
             output = "\n".join([output, *(f"[{notice}]" for notice in notices)])
         if outputs is None:
             output = await self._aided(self.guide.remarks, code, result, output, again) or output
@@ -421,6 +447,14 @@ class Loop:
             )
         )
         run.events.emit(ev.TurnEnded(turn=run.turn, observation=observation, error=error))
+
+
+async def kept_outputs(run: Run, outputs: dict[str, Any]) -> Kept:
+    """``outputs`` for an event."""
+    try:
+        return await run.events.keep(outputs)
+    except (TypeError, ValueError) as error:
+        return Kept(why=error_text(error))
 
 
 def _since(started: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 
 _NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
 # Only what no identifier of a program looks like: the text goes back to models, as the errors of their code.
@@ -25,11 +26,21 @@ def hide(secret: object) -> None:
 def redact(text: str) -> str:
     """``text`` without secrets: values of environment variables named like one, strings shaped like an API key, and
     what `hide` was told of (the keys that LMs were given)."""
+    return redactor()(text)
+
+
+def redactor() -> Callable[[str], str]:
+    """`redact` as of now, for many texts."""
     secrets = _known | {value for name, value in os.environ.items() if len(value) >= 8 and _NAMES.search(name)}
     # The longest first: one may be the beginning of another.
-    for value in sorted(secrets, key=len, reverse=True):
-        text = text.replace(value, HIDDEN)
-    return _SHAPES.sub(HIDDEN, text)
+    ordered = sorted(secrets, key=len, reverse=True)
+
+    def hidden(text: str) -> str:
+        for value in ordered:
+            text = text.replace(value, HIDDEN)
+        return _SHAPES.sub(HIDDEN, text)
+
+    return hidden
 
 
 def error_text(error: BaseException, limit: int = 2_000) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
 
 import dspy
 from dspy.signatures.signature import ensure_signature
@@ -23,6 +24,9 @@ from rlm_dspy.signatures import Act, Guidance, Sub, extract_signature
 from rlm_dspy.signatures.child import ChildExtract, child_signature
 from rlm_dspy.signatures.predictor import PicklableSignature, RolePredict
 from rlm_dspy.streaming import Home, find_home
+
+if TYPE_CHECKING:
+    from rlm_dspy.sessions import RLMSession
 
 STATE_SCHEMA = 1
 _STATE_KEY = "rlm_dspy"
@@ -226,6 +230,44 @@ class RLM(PicklableSignature):
             view.extract_child = RolePredict(ChildExtract)
         view._check()
         return view
+
+    def session(self, path: str | PathLike[str] | None = None, **limits: Any) -> RLMSession:
+        """Calls that go on with what earlier ones made: variables, conversation, inputs.
+
+        Args:
+            path: A folder for a journal, from which `resume` goes on after the process was killed.
+            **limits: For all calls together: ``max_llm_calls``, ``max_tokens``, ``max_cost``.
+
+        Example:
+            >>> with rlm.session() as session:  # doctest: +SKIP
+            ...     session(context=text, query="Who signed?").answer
+            ...     session(query="And when?").answer
+        """
+        from rlm_dspy.sessions import RLMSession
+
+        return RLMSession(self, path, **limits)
+
+    def resume(self, path: str | PathLike[str], **limits: Any) -> RLMSession:
+        """Go on with a session: from a file that its ``save`` wrote, or from the folder of its journal.
+
+        From a file its variables are set as they were. From a journal the recorded code is run again, with the recorded
+        results in place of sub-calls and tools. What is not as it was is in the session's ``report``.
+
+        Args:
+            path: The file or folder.
+            **limits: As for `session`.
+
+        Raises:
+            RecordingError: It is neither, or damaged, or of a newer version.
+            ConfigurationError: It is of another signature.
+        """
+        return run_sync(self.aresume(path, **limits))
+
+    async def aresume(self, path: str | PathLike[str], **limits: Any) -> RLMSession:
+        """`resume`, without ever blocking the event loop."""
+        from rlm_dspy import snapshot
+
+        return await snapshot.resume(self, path, limits)
 
     def child_view(self, inputs: tuple[str, ...]) -> RLM:
         """This program as its children run it: the same predictors and options, another task.

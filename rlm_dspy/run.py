@@ -26,7 +26,9 @@ from rlm_dspy.signatures.conversation import Conversation
 from rlm_dspy.tree import Tree
 
 if TYPE_CHECKING:
+    from rlm_dspy.recording import Recording
     from rlm_dspy.rlm import RLM
+    from rlm_dspy.sessions import RLMSession
 
 
 class Stopped(Exception):
@@ -56,6 +58,7 @@ class Start:
 
 _starting: contextvars.ContextVar[Start | None] = contextvars.ContextVar("rlm_dspy_start", default=None)
 _current: contextvars.ContextVar[Run | None] = contextvars.ContextVar("rlm_dspy_run", default=None)
+_within: contextvars.ContextVar[RLMSession | None] = contextvars.ContextVar("rlm_dspy_session", default=None)
 
 TIME_SHARE = 0.9
 """Share of the time left to its parent that a child may take, so that its answer is of use before that time is up."""
@@ -69,6 +72,16 @@ def starting(start: Start) -> Iterator[None]:
         yield
     finally:
         _starting.reset(token)
+
+
+@contextlib.contextmanager
+def within(session: RLMSession) -> Iterator[None]:
+    """The next RLM that is called inside is a call of ``session``."""
+    token = _within.set(session)
+    try:
+        yield
+    finally:
+        _within.reset(token)
 
 
 def current() -> Run | None:
@@ -109,6 +122,8 @@ class Run:
         factory: What made the session, for sub-agents that need sessions of their own.
         turn: The number of the current turn, 0 before the first.
         extracted: ``extract`` was asked.
+        within: The session that this is a call of, or None.
+        recording: What is done in place of calling LMs and host functions; None but in a replay.
     """
 
     def __init__(
@@ -120,6 +135,9 @@ class Run:
     ) -> None:
         start = _starting.get()
         _starting.set(None)
+        self.within = _within.get()
+        _within.set(None)
+        self.recording: Recording | None = None
         # In threads of DSPy's own (``dspy.Parallel``) only its settings are there.
         parent: Run | None = _current.get() or getattr(dspy.settings.usage_tracker, "run", None)
         self.id = uuid.uuid4().hex
@@ -138,18 +156,20 @@ class Run:
         self.inputs = inputs
         self.tools: dict[str, dspy.Tool] = program.tools
         self.limits = limits
+        above = self.within.ledger if self.within is not None else parent.ledger if parent is not None else None
         self.ledger = Ledger(
             limits,
-            parent.ledger if parent is not None else None,
+            above,
             Prices(program.prices) if parent is None or program.prices else None,
-            counts=child,
+            counts=child or self.within is not None,
+            deeper=self.within is None,
         )
         self.tree = parent.tree if parent is not None and child else Tree(limits, parent.tree if parent else None)
         self.counted_by = parent.ledger if parent is not None and child else None
         asked_for = start.lm if start is not None and child else None
         self.root_lm: Any = asked_for or program.routes.at(self.generation, "root")
         self.factory = factory
-        self.conversation = Conversation("")
+        self.conversation = self.within.conversation if self.within is not None else Conversation("")
         self.turn = 0
         self.extracted = False
         self.session: Session

@@ -121,6 +121,20 @@ class Usage:
         }
 
 
+def read_row(row: Mapping[str, Any]) -> tuple[Key, Tally]:
+    """One row of the ``table`` that `Usage.to_dict` gave."""
+    dollars = row.get("cost") if row.get("cost") is not None else row.get("known_cost")
+    tally = Tally(
+        calls=_count(row.get("lm_calls")),
+        input_tokens=_count(row.get("input_tokens")),
+        output_tokens=_count(row.get("output_tokens")),
+        cached_tokens=_count(row.get("cached_tokens")),
+        picodollars=round(float(dollars or 0.0) * PICO),
+        unpriced=_count(row.get("unpriced_calls")),
+    )
+    return Key(str(row["role"]), str(row["model"]), int(row["depth"])), tally
+
+
 def summed(tallies: Any) -> Tally:
     """The sum of ``tallies``."""
     total = Tally()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,16 +35,18 @@ class Exchange:
         output: What came of it, truncated for good when first shown.
         status: The line on what is left, or ``""``; kept apart because it is contract, not trace.
         reasoning_content: The provider's separate reasoning text, sent back with the reply, or None.
+        following: What follows in the same message: the next task, where a session goes on.
     """
 
     reply: str
     output: str
     status: str = ""
     reasoning_content: str | None = None
+    following: str = ""
 
     def observation(self) -> str:
         """The user message that follows the reply."""
-        return f"Output:\n{self.output}\n\n{self.status}" if self.status else f"Output:\n{self.output}"
+        return "\n\n".join(part for part in (f"Output:\n{self.output}", self.status, self.following) if part)
 
 
 @dataclass
@@ -83,9 +86,23 @@ class Conversation:
             rendered.append(user(exchange.observation()))
         return rendered
 
+    def go_on(self, task: str) -> None:
+        """Begin another task after all that was said; what has been sent stays as it is."""
+        self.extracting = False
+        self.reply = self.reasoning_content = None
+        if not self.exchanges:
+            self.contract = task
+            return
+        last = self.exchanges[-1]
+        if not self.sent or self.sent[-1] != user(last.observation()):
+            # Nobody has been told yet what is left of the old task.
+            last = dataclasses.replace(last, status="")
+        following = f"{last.following}\n\n{task}" if last.following else task
+        self.exchanges[-1] = dataclasses.replace(last, following=following)
+
     def chars(self) -> int:
         """About the characters of the next request: contract, turns, demonstration and instructions."""
-        turns = sum(len(e.reply) + len(e.output) + len(e.status) for e in self.exchanges)
+        turns = sum(len(e.reply) + len(e.output) + len(e.status) + len(e.following) for e in self.exchanges)
         return len(self.contract) + turns + sum(len(m["content"]) for m in self.demonstration) + SYSTEM_CHARS
 
     def traced_turns(self) -> list[dict[str, str]]:

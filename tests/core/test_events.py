@@ -43,7 +43,7 @@ def log(sandbox: Environment) -> list[Any]:
 
 
 def test_every_step_is_there_in_order(log: list[Any]) -> None:
-    calls = ["call_started", "call_ended"]
+    calls = ["call_started", "call_ended", "returned"]
     kinds = [event.kind for event in log]
     assert [kind for kind in kinds if kind not in calls] == [
         "run_started",
@@ -58,6 +58,8 @@ def test_every_step_is_there_in_order(log: list[Any]) -> None:
     started = [event.call for event in log if event.kind == "call_started"]
     assert sorted(started) == sorted(event.call for event in log if event.kind == "call_ended") == [1, 2, 3]
     assert {event.name for event in log if event.kind == "call_ended"} == {"look", "llm_query_batched"}
+    # Of a batch two calls are made, and one thing is given to the code.
+    assert sorted(event.name for event in log if event.kind == "returned") == ["llm_query_batched", "look"]
 
 
 def test_they_are_json_and_hold_no_input(log: list[Any]) -> None:
