@@ -63,7 +63,7 @@ class Compaction:
         self._adapter = CompactAdapter(dspy.settings.adapter)
         wanted = run.program.compaction
         self._share = SHARE if wanted is True else float(wanted)
-        self._gauge = Gauge(run)
+        self._gauge = Gauge(run.ledger)
         self._window: int | None = None
         self._looked = False
         self._made = 0
@@ -192,7 +192,7 @@ class Compaction:
             conversation.branch = shorten.fitting(conversation, target, branch)
         run.events.emit(
             ev.Compacted(
-                turn=run.turn,
+                turn=turns,
                 tokens_before=self._gauge.tokens(chars),
                 tokens_after=self._gauge.tokens(conversation.chars()),
                 summary=summary,

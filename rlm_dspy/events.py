@@ -191,7 +191,7 @@ class TurnEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted(Event):
-    """The root's conversation was made shorter after ``turn``. ``summary`` is what the root wrote of it, ``""`` where
+    """The root's conversation of ``turn`` turns was made shorter. ``summary`` is what the root wrote of it, ``""`` where
     the oldest outputs were left out instead; the tokens are those of the root's next request, as estimated.
 
     The turns before it are in the event log and the trajectory as ever; but what the root is sent from here on is a new

@@ -13,18 +13,20 @@ The outcome is ``"failed"`` all the same: nobody has said that this is the answe
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 import dspy
 
 from rlm_dspy import submit
 from rlm_dspy.environments.base import CellResult, Submission
-from rlm_dspy.signatures.answers import salvage
 from rlm_dspy.signatures.contract import is_nothing
 from rlm_dspy.signatures.conversation import cut
 
 KEPT = 20
 """Submissions and printed texts that are kept."""
+_LONGEST = 100_000
+"""Characters of a printed value that is read."""
 
 
 class Leftovers:
@@ -74,11 +76,18 @@ class Leftovers:
         ((name, field),) = signature.output_fields.items()
         for text in texts:
             for part in dict.fromkeys((text, text.rpartition("\n")[2])):
-                read = salvage(part, {name: field.annotation})
-                value = None if read is None else _converted(read[name], field)
+                value = _converted(_literal(part), field)
                 if value is not None:
                     outputs[name] = value
                     return
+
+
+def _literal(text: str) -> Any:
+    """``text`` read as Python writes a value; itself where it is none."""
+    try:
+        return ast.literal_eval(text) if len(text) <= _LONGEST else text
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
 
 
 def _converted(value: Any, field: Any) -> Any:

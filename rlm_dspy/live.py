@@ -64,6 +64,9 @@ async def _sizes(run: Run, names: list[str]) -> dict[str, str]:
         return {}
     work = run.session.run(_SIZES % json.dumps(names), {}, timeout=SECONDS)
     result = await run.bounded(work, interrupt=getattr(run.session, "interrupt", None))
+    if result.lost:
+        # The session died just now; the inputs are still here.
+        await run.bounded(run.session.set(run.inputs))
     try:
         found = json.loads(result.stdout.strip().rpartition("\n")[2])
     except ValueError:

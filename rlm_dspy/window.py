@@ -14,6 +14,7 @@ from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.providers.failures import chain, failure_of
 
 if TYPE_CHECKING:
+    from rlm_dspy.ledger import Ledger
     from rlm_dspy.run import Run
 
 OUTPUT_TOKENS = 4_096
@@ -106,11 +107,11 @@ class Gauge:
     """How many tokens so many characters are, as the root's requests so far have shown.
 
     Args:
-        run: Its account has what was reported.
+        ledger: Of the run; it has what was reported.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._ledger = run.ledger
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._ratio = 1 / CHARS_A_TOKEN
         self._chars = 0
         self._seen = (0, 0)

@@ -129,7 +129,10 @@ class Conversation:
         """
         branch = self.branch if branch is None else branch
         turns = sum(
-            len(e.reply or EMPTY_REPLY) + len(branch.output(n, e.output)) + len(e.status)
+            len(e.reply or EMPTY_REPLY)
+            + len(branch.output(n, e.output))
+            + len(e.status)
+            + (len(e.reasoning_content or "") if self.replay_reasoning else 0)
             for n, e in enumerate(self.exchanges[branch.since :], branch.since)
         )
         if self.opening:
