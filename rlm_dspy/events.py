@@ -191,8 +191,8 @@ class TurnEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted(Event):
-    """The root's conversation of ``turn`` turns was made shorter. ``summary`` is what the root wrote of it, ``""`` where
-    the oldest outputs were left out instead; the tokens are those of the root's next request, as estimated.
+    """The root's conversation of ``turn`` turns was made shorter. ``summary`` is what the root wrote of it, ``""``
+    where the oldest outputs were left out instead; the tokens are those of the root's next request, as estimated.
 
     The turns before it are in the event log and the trajectory as ever; but what the root is sent from here on is a new
     branch, and so a new training sample: it does not begin with the requests before.

@@ -88,6 +88,16 @@ def test_the_branch_keeps_the_contract_and_the_last_turns_and_only_grows(sandbox
     assert total(after) < total(before)
 
 
+def test_the_summary_is_asked_for_behind_what_was_sent(sandbox: Environment) -> None:
+    """So that the whole conversation is read from the provider's cache."""
+    lm = ScriptedLM(steps(20, "SUBMIT(a='done')", size=5_000))
+    run(lm, sandbox, context_window=24_000, max_iters=30)
+    asked = next(n for n, call in enumerate(lm.calls) if SUMMARY in call.prompt)
+    before, request = lm.calls[asked - 1].messages, lm.calls[asked].messages
+    assert request[: len(before)] == before and len(request) == len(before) + 2
+    assert lm.calls[asked].prompt.startswith("Output:\n")
+
+
 def test_a_summary_that_forgets_everything_loses_nothing(sandbox: Environment) -> None:
     then = "SUBMIT(a=str([len(history), history[0]['turn'], history[0]['code'][:2], len(history[0]['output'])]))"
     lm = ScriptedLM(steps(7, then, summary="Nothing."))
@@ -407,6 +417,36 @@ except Exception as error:
     assert first == "fine" and second.startswith("[ERROR]")
     for text in (second, third):
         assert "5,000 characters" in text and "Send less text" in text and "batched" in text
+
+
+@given(
+    sizes=st.lists(st.integers(0, 12_000), min_size=1, max_size=12),
+    most=st.integers(7_000, 30_000),
+    known=st.booleans(),
+    summary=st.sampled_from(["short", "long " * 3_000, ""]),
+)
+@settings(max_examples=25, deadline=None)
+def test_whatever_the_sizes_a_run_ends_with_an_answer(sizes: list[int], most: int, known: bool, summary: str) -> None:
+    todo = iter(sizes)
+
+    def acts(call: Call) -> Any:
+        if SUMMARY in call.prompt:
+            return summary
+        if LAST in call.prompt:
+            return BEST
+        size = next(todo, None)
+        return code("SUBMIT(a='done')" if size is None else f"print('{size} ' * {size // 5 + 1})")
+
+    lm = ScriptedLM(limited(acts, most, OVERFLOWS["dspy"]))
+    window = most // 4 if known else None
+    prediction, log = run(lm, "inprocess", context_window=window, guidance=False, max_iters=14)
+    assert (prediction.outcome, prediction.a) in (("submitted", "done"), ("extracted", "best guess"))
+    assert prediction.outcome != "extracted" or prediction.outcome.limit == "context_window"
+    assert len(compacted(log)) <= 7
+    refused = sum(total(call.messages) > most for call in lm.calls)
+    assert refused <= (4 if known else 2 * len(sizes) + 4)
+    # Nothing that was done is missing from the trajectory.
+    assert len(prediction.trajectory) == len(sizes) + (prediction.outcome == "submitted") or prediction.outcome.limit
 
 
 # ------------------------------------------------------------------------------------------------ refused replies

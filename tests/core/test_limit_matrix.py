@@ -10,8 +10,9 @@
 | a dead LM | | ends | | told | told | told | without | partial |
 
 *ends*: the turns end, and ``extract`` answers. *told*: the code gets an error in its call or slot, and the run goes on.
-*best*: the child's best answer reaches the code. *without*: no summary is made. *goes on*: the last question is asked all
-the same. *partial*: what was submitted or printed last is the answer of a failed run.
+*best*: the child's best answer reaches the code. *without*: no summary is made (of a budget that is used up, see
+`test_compaction`). *goes on*: the last question is asked all the same. *partial*: what was submitted or printed last is
+the answer of a failed run.
 """
 
 from __future__ import annotations
@@ -312,7 +313,7 @@ def test_an_lm_that_dies_over_the_summary_costs_the_summary_alone(sandbox: Envir
     world = World("compact", die, ACTS["compact"])
     prediction, log = attempt(world, sandbox, **OPTIONS["compact"])
     assert world.reached and (prediction.outcome, prediction.a) == ("submitted", "done")
-    assert [event.summary for event in log if event.kind == "compacted"][0] == ""
+    assert next(event.summary for event in log if event.kind == "compacted") == ""
 
 
 @pytest.mark.parametrize("strike", [hold, die], ids=["extract_seconds", "a dead LM"])
