@@ -144,5 +144,5 @@ class Briefing:
             # A child's is a share of what its parent had left: rounded, so that equal runs are told equal things.
             about = f"about {max(1, round(seconds, -1)):.0f} seconds"
             lines.append(about if run.depth else f"{seconds:g} seconds")
-        lines.append(f"{run.program.max_output_chars:,} characters of output are shown of each turn")
+        lines.append(f"{run.output_chars:,} characters of output are shown of each turn")
         return lines

@@ -189,7 +189,9 @@ class Children:
                     )
                 )
         if outcome == "failed":
-            raise RuntimeError(f"the child found no answer: {error or limit}")
+            rest = [one_line(str(v), 500) for k in program.signature.output_fields if (v := prediction[k]) is not None]
+            had = f"; the last it had was: {', '.join(rest)}" if rest else ""
+            raise RuntimeError(f"the child found no answer: {error or limit}{had}")
         if outcome == "extracted":
             self._tell(f"{name}: a child was stopped at {limit or 'an error'}; what it gave is its best answer so far.")
         return Shape.of(program).value(prediction)

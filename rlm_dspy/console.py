@@ -150,6 +150,9 @@ class _View:
                 self._call_ended(event)
             case ev.Executed():
                 self._executed(event)
+            case ev.Compacted():
+                saved = f"{event.tokens_before:,} to {event.tokens_after:,} tokens"
+                self._line(f"conversation compacted from {saved} {one_line(event.summary, 200)}".strip(), "dim")
             case ev.LimitStruck():
                 self._activity = "asking for the best answer so far"
                 where = {"act": " while asking the model", "execute": " while running code"}.get(event.where, "")

@@ -12,7 +12,7 @@ from rlm_dspy import inputs as inputs_
 from rlm_dspy import submit, watched
 from rlm_dspy._aio import threads
 from rlm_dspy.environments.base import Session
-from rlm_dspy.errors import LimitReached, RunFailed
+from rlm_dspy.errors import LimitReached, PromptTooLongError, RunFailed
 from rlm_dspy.kept import Kept
 from rlm_dspy.ledger import spending
 from rlm_dspy.loop import Ending, Loop, kept_outputs
@@ -124,6 +124,8 @@ async def explained(error: BaseException, predictor: Any) -> str:
     # In a thread, because a local server may be asked for its models.
     fix = await threads.run(diagnose, error, lm)
     note = f"{_FIX}{fix}"
+    if isinstance(error, PromptTooLongError):
+        return _told(error)
     if fix is not None and note not in getattr(error, "__notes__", ()):
         error.add_note(note)
     return _told(error)
@@ -193,7 +195,9 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Me
             text = await explained(error or extract_error, run.program.act if error else run.program.extract)
             error = error or extract_error
             outcome = Outcome("failed", limit=ending.limit, error=text)
-            outputs = dict.fromkeys(run.signature.output_fields)
+            outputs = await loop.partial_answer()
+            if any(value is not None for value in outputs.values()):
+                final_reasoning = "no answer was extracted; this is what was submitted or printed last"
     usage = run.ledger.usage().to_dict()
     usage["by_model"] = meter.get_total_tokens()
     run.events.emit(

@@ -6,6 +6,7 @@
         │   └── MissingExtraError     an optional dependency is not installed; also an ImportError
         ├── LocalModelError           a model of this machine cannot be fetched or served
         ├── SandboxUnavailableError   the environment cannot start as asked on this machine
+        ├── PromptTooLongError        a run's first message fits into no window; also DSPy's ContextWindowExceededError
         ├── CallFailed                a host function failed; raised into the code that called it
         ├── CallRefused               a limit leaves no room for the call that code asked for
         ├── RecordingError            a recorded run cannot be read, or not be run again; also a ValueError
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dspy.utils.exceptions import DSPyError
+from dspy.utils.exceptions import ContextWindowExceededError, DSPyError
 
 
 class RLMError(DSPyError):
@@ -55,6 +56,19 @@ class MissingExtraError(ConfigurationError, ImportError):
 
 class SandboxUnavailableError(RLMError, RuntimeError):
     """The environment cannot be opened as asked on this machine; the message says which layer is missing."""
+
+
+class PromptTooLongError(RLMError, ContextWindowExceededError):
+    """What a run has to tell its root before the first turn is longer than the LM's context window.
+
+    The message says what is in it and how to make it shorter.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message=message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self),)
 
 
 class LocalModelError(RLMError, RuntimeError):

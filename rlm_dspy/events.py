@@ -223,8 +223,26 @@ class TurnEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compacted(Event):
+    """The root's conversation of ``turn`` turns was made shorter. ``summary`` is what the root wrote of it, ``""``
+    where the oldest outputs were left out instead; the tokens are those of the root's next request, as estimated.
+
+    The turns before it are in the event log and the trajectory as ever; but what the root is sent from here on is a new
+    branch, and so a new training sample: it does not begin with the requests before.
+    """
+
+    kind: ClassVar[str] = "compacted"
+    turn: int
+    tokens_before: int
+    tokens_after: int
+    summary: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class LimitStruck(Event):
-    """A limit ended the turns; ``where`` is what was going on: "open" (of the session), "act", "execute" or "turns"."""
+    """A limit ended the turns; ``where`` is what was going on: "open" (of the session), "compact" (of the root's
+    conversation), "act", "execute" or "turns"."""
 
     kind: ClassVar[str] = "limit_struck"
     limit: str

@@ -19,25 +19,29 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
-from rlm_dspy import _compat, submit, watched
+from rlm_dspy import _compat, shorten, submit, watched
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy._aio import caught, threads
 from rlm_dspy.aside import bounded, one_by_one
 from rlm_dspy.briefing import Briefing
 from rlm_dspy.calls import keeping_replies, spend
+from rlm_dspy.compaction import Compaction
 from rlm_dspy.environments.base import CellError, CellResult, Submission
 from rlm_dspy.errors import CallRefused
 from rlm_dspy.functions import HostFunctions
 from rlm_dspy.guide import Guide, SecondLook
 from rlm_dspy.kept import Kept
-from rlm_dspy.observation import final_text, output_of
+from rlm_dspy.leftovers import Leftovers
+from rlm_dspy.observation import final_text, no_code, output_of
+from rlm_dspy.providers.failures import was_filtered
 from rlm_dspy.redact import error_text
 from rlm_dspy.run import Run, Stopped
 from rlm_dspy.signatures import ConversationAdapter, Exchange
 from rlm_dspy.signatures.contract import REFUSED, VariableInfo, is_nothing
 from rlm_dspy.signatures.conversation import conversing, cut
 from rlm_dspy.signatures.dialect import labelled_code
+from rlm_dspy.window import given_window, output_chars, overflowed, own_window
 
 VALIDATION_SECONDS = 10.0
 """Time that checking a submission has at least, also where ``max_seconds`` ends in the middle of it."""
@@ -66,12 +70,15 @@ class Loop:
 
     def __init__(self, run: Run, variables: Sequence[VariableInfo]) -> None:
         self.run = run
+        run.output_chars = output_chars(run.output_chars, own_window(self._root_lm, given_window(run)))
         self.functions = HostFunctions(run)
         self.guide = Guide(run)
         self.briefing = Briefing(run, variables, self.functions, self.guide)
         self.adapter = ConversationAdapter(dspy.settings.adapter)
         self.final_reasoning = ""
         self.guidance = run.program.guidance
+        self.compaction = Compaction(run, self._root_lm, self.briefing.task)
+        self.leftovers = Leftovers(run.program.max_output_chars)
 
     async def open(self) -> Ending | None:
         """Open the session and hand it the inputs; an ending if a limit struck first."""
@@ -114,7 +121,8 @@ class Loop:
 
     async def _set_inputs(self) -> None:
         run = self.run
-        values = run.inputs if run.within is None else await run.within.missing(run)
+        values = dict(run.inputs) if run.within is None else await run.within.missing(run)
+        values = {**values, **self.compaction.kept}
         try:
             await run.session.set(values)
         except (TypeError, ValueError):
@@ -132,11 +140,13 @@ class Loop:
         """Turn after turn until an answer, a limit or a terminal error."""
         run = self.run
         while (limit := self._limit()) is None:
-            where = "act"
-            run.turn = run.ledger.begin_turn()
-            run.events.emit(ev.TurnStarted(turn=run.turn))
-            self.functions.calls.start_turn()
+            where = "compact"
             try:
+                await self.compaction.make_room()
+                where = "act"
+                run.turn = run.ledger.begin_turn()
+                run.events.emit(ev.TurnStarted(turn=run.turn))
+                self.functions.calls.start_turn()
                 code = await self._act()
                 where = "execute"
                 outputs = await self._execute(code) if code is not None else None
@@ -192,13 +202,31 @@ class Loop:
         run.events.emit(ev.Extracted(outputs=await kept_outputs(run, outputs), seconds=_since(started)))
         return outputs
 
+    async def partial_answer(self) -> dict[str, Any]:
+        """What there is where no answer could be extracted, see `rlm_dspy.leftovers`."""
+        signature = self.run.signature
+        try:
+            # In a thread and not for ever: the user's own validators are run.
+            work = threads.run(self.leftovers.answer, signature)
+            answer: dict[str, Any] = await asyncio.wait_for(work, timeout=VALIDATION_SECONDS)
+            return answer
+        except Exception as error:
+            self.run.events.emit(ev.Note(message=f"no partial answer: {error_text(error)}"))
+            return dict.fromkeys(signature.output_fields)
+
     async def _last_word(self, given: dict[str, Any]) -> dspy.Prediction:
-        run = self.run
+        run, module = self.run, self.run.program.extract
         run.extracted = True
-        chars = run.conversation.chars() if run.ledger.estimates else 0
-        return await spend(
-            run, "extract", run.program.extract, self.adapter, run.root_lm, chars=chars, last=True, inputs=given
-        )
+        self.compaction.fit_last()
+        while True:
+            chars = run.conversation.chars() if run.ledger.estimates else 0
+            try:
+                return await spend(
+                    run, "extract", module, self.adapter, run.root_lm, chars=chars, last=True, inputs=given
+                )
+            except Exception as error:
+                if not overflowed(error) or not shorten.halve(run.conversation):
+                    raise
 
     async def _act(self) -> str | None:
         """Ask the root for its next action: its code, or None after an error turn."""
@@ -211,18 +239,14 @@ class Loop:
             given = {"task": self.briefing.task, "turns": conversation.traced_turns()}
             try:
                 prediction = await self._ask(given)
-            except AdapterParseError:
-                if conversation.reply is None and not seen:
+            except Exception as error:
+                filtered = was_filtered(error)
+                unread = isinstance(error, AdapterParseError) and (conversation.reply is not None or seen)
+                if not filtered and not unread:
                     raise
                 # A reply without any text is never parsed.
-                reply = conversation.reply = conversation.reply or ""
-                problem = (
-                    "[Error] There is no Python code in your reply. Put the code into one block that starts with "
-                    "```python and ends with ```. If you have the answer, reply with this, your answer put in:\n"
-                    f"```python\n{self.briefing.contract.submit_example()}\n```"
-                    if reply.strip()
-                    else "[Error] Your reply was empty. Reply with a plan and one ```python block."
-                )
+                reply = conversation.reply = ("" if filtered else conversation.reply) or ""
+                problem = no_code(reply, filtered, self.briefing.contract.submit_example())
                 run.events.emit(
                     ev.Acted(turn=run.turn, reply=reply, reasoning=reply, error=problem, seconds=_since(started))
                 )
@@ -245,6 +269,16 @@ class Loop:
         return code
 
     async def _ask(self, given: dict[str, Any]) -> dspy.Prediction:
+        """The root's next action; what is too long for its LM is made shorter and asked again."""
+        while True:
+            try:
+                return await self._ask_once(given)
+            except Exception as error:
+                if not overflowed(error):
+                    raise
+                await self.compaction.too_long(error)
+
+    async def _ask_once(self, given: dict[str, Any]) -> dspy.Prediction:
         """The root's next action; an LM that refuses another temperature is asked once more as it is.
 
         Raises:
@@ -269,6 +303,8 @@ class Loop:
                 except (Stopped, AdapterParseError, CallRefused):
                     raise
                 except Exception as error:
+                    if overflowed(error):
+                        raise
                     run.events.emit(ev.Note(message=f"asked again without a higher temperature: {error_text(error)}"))
             return await run.bounded(ask(inputs=given))
         except CallRefused as refused:
@@ -321,7 +357,8 @@ class Loop:
             printed = str(getattr(run.session, "partial_output", ""))
             submission = getattr(run.session, "partial_submission", None)
             outputs, refusal = await self._validated(submission) if submission is not None else (None, None)
-            await self._executed(code, CellResult(stdout=printed, error=error), outputs, refusal)
+            stopped_at = CellResult(stdout=printed, error=error, submission=submission)
+            await self._executed(code, stopped_at, outputs, refusal)
             if outputs is not None:
                 return outputs
             raise
@@ -407,7 +444,8 @@ class Loop:
     ) -> None:
         """Record what a cell did and end the turn with it."""
         run = self.run
-        output = output_of(result, refusal, tuple(run.inputs))
+        self.leftovers.add(result)
+        output = output_of(result, refusal, (*run.inputs, *self.compaction.kept))
         error = result.error.traceback if result.error else refusal
         if outputs is not None:
             error = None
@@ -437,7 +475,7 @@ class Loop:
         """Settle the turn and put what the root will see of it into the conversation, truncated for good."""
         run, conversation = self.run, self.run.conversation
         run.ledger.end_turn(error=error)
-        observation = cut(output, run.program.max_output_chars)
+        observation = cut(output, run.output_chars)
         conversation.exchanges.append(
             Exchange(
                 reply=conversation.reply or "",

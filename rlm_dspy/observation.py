@@ -31,6 +31,28 @@ def output_of(result: CellResult, refusal: str | None, inputs: tuple[str, ...]) 
     return "\n".join(parts)
 
 
+def no_code(reply: str, filtered: bool, example: str) -> str:
+    """What the root is told of a reply that no code could be taken from.
+
+    Args:
+        reply: Its text, ``""`` for none.
+        filtered: The provider held it back.
+        example: How an answer is given.
+    """
+    if filtered:
+        return (
+            "[Error] The provider's content filter refused the request, so there is no reply. Print less of the data, "
+            "and reply with a short plan and one ```python block, in neutral words."
+        )
+    if not reply.strip():
+        return "[Error] Your reply was empty. Reply with a plan and one ```python block."
+    return (
+        "[Error] There is no Python code in your reply. Put the code into one block that starts with "
+        "```python and ends with ```. If you have the answer, reply with this, your answer put in:\n"
+        f"```python\n{example}\n```"
+    )
+
+
 def final_text(outputs: dict[str, Any], limit: int) -> str:
     """The outputs as Python writes them; long text is cut, and what has a long ``repr`` or none is shown in short."""
     shown = {name: cut(v, limit) if isinstance(v, str) else v for name, v in outputs.items()}

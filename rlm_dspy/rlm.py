@@ -22,8 +22,10 @@ from rlm_dspy.routing import Routes
 from rlm_dspy.run import Run
 from rlm_dspy.signatures import Act, Guidance, Sub, extract_signature
 from rlm_dspy.signatures.child import ChildExtract, child_signature
+from rlm_dspy.signatures.compact import Compact
 from rlm_dspy.signatures.predictor import PicklableSignature, RolePredict
 from rlm_dspy.streaming import Home, find_home
+from rlm_dspy.window import check_options
 
 if TYPE_CHECKING:
     from rlm_dspy.sessions import RLMSession
@@ -42,8 +44,9 @@ class RLM(PicklableSignature):
     of the signature. Constructor, call and result are those of ``dspy.RLM`` 3.4, with more beside them.
 
     Attributes:
-        act, extract, sub: The predictors of the root, of the last answer, and of ``llm_query``. Optimisers find them by
-            these names; their instructions are strategy only.
+        act, extract, sub, compact: The predictors of the root, of the last answer, of ``llm_query``, and of the summary
+            of a conversation that became too long. Optimisers find them by these names; their instructions are strategy
+            only.
 
     Example:
         >>> rlm = RLM("context, query -> answer: str", max_seconds=120)  # doctest: +SKIP
@@ -82,6 +85,8 @@ class RLM(PicklableSignature):
         sub_max_tokens: int | None = None,
         reuse: bool = True,
         adhoc: bool = True,
+        compaction: bool | float = True,
+        context_window: int | None = None,
         guidance: Guidance | bool | Mapping[str, bool] = True,
     ) -> None:
         """
@@ -121,6 +126,11 @@ class RLM(PicklableSignature):
             sub_max_tokens: Output tokens of one sub-call.
             reuse: Answer a sub-call that was made before in the same tree by what it gave then, without an LM call.
             adhoc: Tell the root of ``predict``, by which code makes sub-calls of signatures of its own.
+            compaction: Summarise the root's conversation when it nears the end of its LM's context window: True for at
+                three quarters of it, or another share, such as 0.5. Off, a conversation that is too long ends the
+                turns (limit ``"context_window"``).
+            context_window: Tokens of prompt and reply that the root's LM takes. None for what the LM says of itself or
+                is published for its model; where that is unknown, a conversation is compacted when it is refused.
             guidance: The aids that let a small model play the root (`rlm_dspy.Guidance`): True for all, False for none,
                 or such as ``{"demonstration": False}`` for all but one.
 
@@ -156,6 +166,8 @@ class RLM(PicklableSignature):
         self.sub_max_tokens = sub_max_tokens
         self.reuse = reuse
         self.adhoc = adhoc
+        self.compaction = compaction
+        self.context_window = context_window
         self.prices = _prices(prices)
         self.routes = Routes(models, models_by_depth)
         self._factory = _factory(interpreter, interpreter_factory)
@@ -179,6 +191,7 @@ class RLM(PicklableSignature):
             else:
                 self.sub = predictor
         self.extract = RolePredict(extract_signature(self.signature))
+        self.compact = RolePredict(Compact)
         self.child = child
         self.extract_child = RolePredict(ChildExtract) if max_depth > 1 and child is None else None
         self._check()
@@ -218,6 +231,7 @@ class RLM(PicklableSignature):
                 given = options.pop(name)
                 setattr(view, attribute, None if given is None and name == "sub_tools" else _tools(given))
         allowed = {*Limits.names(), "max_output_chars", "verbose", "sub_lm", "on_limit", "reuse", "adhoc"}
+        allowed |= {"compaction", "context_window"}
         unknown = sorted(options.keys() - allowed)
         if unknown:
             allowed |= {"interpreter", "interpreter_factory", "tools", "sub_tools", "models", "models_by_depth"}
@@ -357,7 +371,7 @@ class RLM(PicklableSignature):
             raise ConfigurationError(
                 f"this state has schema {schema}, this rlm-dspy reads up to {STATE_SCHEMA}: upgrade it"
             )
-        optional = {"extract_child"}
+        optional = {"extract_child", "compact"}
         missing = [name for name, _ in self.named_predictors() if name not in {*state, *optional}]
         if missing:
             theirs = "generate_action" in state
@@ -381,6 +395,7 @@ class RLM(PicklableSignature):
             raise TypeError(f"sub_lm must be an LM such as dspy.LM('openai/NAME'), not {self.sub_lm!r}")
         if self.on_limit not in ("extract", "raise"):
             raise ConfigurationError(f"on_limit must be 'extract' or 'raise', not {self.on_limit!r}")
+        check_options(self.compaction, self.context_window)
         if not isinstance(self.max_output_chars, int) or self.max_output_chars < 1:
             raise ConfigurationError(f"max_output_chars must be a positive number, not {self.max_output_chars!r}")
 

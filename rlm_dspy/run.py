@@ -121,6 +121,8 @@ class Run:
         session: The interpreter session; set while the run is open.
         factory: What made the session, for sub-agents that need sessions of their own.
         turn: The number of the current turn, 0 before the first.
+        output_chars: Characters of one turn's output that the root is shown: ``max_output_chars``, less where its
+            LM's context window is small.
         extracted: ``extract`` was asked.
         within: The session that this is a call of, or None.
         recording: What is done in place of calling LMs and host functions; None but in a replay.
@@ -171,6 +173,7 @@ class Run:
         self.factory = factory
         self.conversation = self.within.conversation if self.within is not None else Conversation("")
         self.turn = 0
+        self.output_chars: int = program.max_output_chars
         self.extracted = False
         self.session: Session
         self.events = EventLog(self, parent.events if parent is not None and child else None)

@@ -31,6 +31,7 @@ from rlm_dspy.signatures import PlainTextAdapter
 from rlm_dspy.signatures.contract import FunctionInfo
 from rlm_dspy.signatures.predictor import RolePredict
 from rlm_dspy.signatures.typed import TypedAdapter, reason, repairing
+from rlm_dspy.window import overflowed
 
 if TYPE_CHECKING:
     from rlm_dspy.functions import Recorder
@@ -259,6 +260,14 @@ class SubCalls:
             if not predictor:
                 raise
             prediction = await self._repaired(work, error)
+        except Exception as error:
+            if not overflowed(error):
+                raise
+            size = sum(map(_length, ask.row.values()))
+            raise ValueError(
+                f"the prompt ({size:,} characters) is longer than the context window of the sub-LM. Send less text: "
+                "split it into parts, ask about each (many at once with the batched call), and put the answers together"
+            ) from error
         return kind.shape.value(prediction)
 
     async def _repaired(self, work: Callable[[], Any], error: AdapterParseError) -> Any:

@@ -9,6 +9,7 @@
     conversation.py  the turns of one run and how they become messages
     predictor.py     `RolePredict`, whose saved state holds demonstrations of its own role only
     answers.py       taking the last answer out of a reply that does not keep to the form
+    compact.py       `Compact`, the summary of a conversation that becomes too long, and its adapter
     adapter.py       `ConversationAdapter` and `PlainTextAdapter`, on DSPy's public adapter surface
     typed.py         `TypedAdapter` for typed sub-calls: the user's adapter, read leniently, with one repair
     readings.py      typed outputs out of a reply of whatever form, and what is wrong with it

@@ -55,15 +55,16 @@ class ConversationAdapter(dspy.Adapter):
             guidance = conversation.guidance if conversation else Guidance()
             messages = [_system(signature, guidance)]
             messages += _demos(demos, guidance) or (conversation.demonstration if conversation else [])
-            messages += conversation.messages() if conversation else _from_inputs(inputs)
-            if conversation:
-                conversation.sent = messages
+            if conversation is None:
+                return messages + _from_inputs(inputs)
+            conversation.opening = len(messages)
+            messages += conversation.messages()
+            conversation.sent = messages
             return messages
         if conversation is None:
             return self.inner.format(signature, demos, inputs)
         # The root's own last request is the prefix; what came after it is the last turn.
-        prefix = conversation.sent[: len(conversation.sent) - _own(conversation)]
-        messages = [*prefix, *conversation.messages()]
+        messages = [*conversation.sent[: conversation.opening], *conversation.messages()]
         question = self._question(signature, demos, conversation.guidance.short_contract)
         if messages and messages[-1]["role"] == "user":
             messages[-1] = user(f"{messages[-1]['content']}\n\n{question}")
@@ -193,12 +194,6 @@ def _from_inputs(inputs: dict[str, Any], prefix: str = "# Task\n") -> list[Messa
                 messages.append(assistant(str(turn["reply"])))
             messages.append(user(str(turn.get("output") or "")))
     return messages
-
-
-def _own(conversation: Conversation) -> int:
-    """How many of the last request's messages are the conversation's own, behind system message and demonstrations."""
-    contract = user(conversation.contract)
-    return next((n for n, sent in enumerate(reversed(conversation.sent), start=1) if sent == contract), 0)
 
 
 def _outputs_only(signature: Signature) -> Signature:

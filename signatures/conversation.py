@@ -1,7 +1,8 @@
 """The turns of one run, and how they become messages.
 
 The message list only ever grows: what was sent once is sent again unchanged, so that each request is a prefix of the
-next (one cached prefix at the provider, one training sample for K turns).
+next (one cached prefix at the provider, one training sample for K turns). Where it has to become shorter, it goes on
+as a new `Branch`, which only grows as well: its requests are a training sample of their own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ EMPTY_REPLY = "(empty reply)"
 
 SYSTEM_CHARS = 2_000
 """About the characters of dialect and strategy."""
+SHORT_OUTPUT = 200
+"""Characters of an output that is not worth leaving out."""
 TRACED_CHARS = 600
 TRACED_TURNS = 8
 
@@ -44,9 +47,39 @@ class Exchange:
     reasoning_content: str | None = None
     following: str = ""
 
-    def observation(self) -> str:
-        """The user message that follows the reply."""
-        return "\n\n".join(part for part in (f"Output:\n{self.output}", self.status, self.following) if part)
+    def observation(self, output: str | None = None) -> str:
+        """The user message that follows the reply.
+
+        Args:
+            output: Shown in place of what came of it.
+        """
+        shown = self.output if output is None else output
+        return "\n\n".join(part for part in (f"Output:\n{shown}", self.status, self.following) if part)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Where a conversation that became too long goes on: the first message with a note, then its last turns.
+
+    Attributes:
+        note: What stands behind the contract in the first message: the earlier turns in short.
+        since: Turns before this one (from 0) are not sent.
+        short: Outputs of turns before this one are left out, all but a mark.
+        until: Turns there were when the branch was made; those after them are sent whole.
+        most: Characters of one output of the turns until then; None for all of them.
+    """
+
+    note: str = ""
+    since: int = 0
+    short: int = 0
+    until: int = 0
+    most: int | None = None
+
+    def output(self, number: int, output: str) -> str:
+        """What is sent of the output of the turn ``number``."""
+        if number < self.short:
+            return cut(output, 0) if len(output) > SHORT_OUTPUT else output
+        return cut(output, self.most) if self.most is not None and number < self.until else output
 
 
 @dataclass
@@ -55,10 +88,12 @@ class Conversation:
 
     Attributes:
         contract: The run's first message.
-        exchanges: Its turns so far.
+        exchanges: Its turns so far, all of them.
+        branch: What is sent of them.
         reply: The last raw reply, set as soon as the LM has answered, also when nothing can be parsed from it.
         reasoning_content: The reasoning text that came with it, or None.
         sent: The messages of the last request of the root.
+        opening: How many of them stand before the contract: the system message and demonstrations.
         replay_reasoning: Send ``reasoning_content`` back with the replies; for LMs that keep the two apart.
         extracting: The turns are over and the next request is ``extract``'s.
         demonstration: The messages of the built-in demonstration, empty if there is to be none.
@@ -70,20 +105,23 @@ class Conversation:
     reply: str | None = None
     reasoning_content: str | None = None
     sent: list[Message] = field(default_factory=list)
+    opening: int = 0
+    branch: Branch = Branch()
     replay_reasoning: bool = False
     extracting: bool = False
     demonstration: list[Message] = field(default_factory=list)
     guidance: Guidance = field(default_factory=Guidance)
 
     def messages(self) -> list[Message]:
-        """The contract and every turn, without system message and demonstrations."""
-        rendered: list[Message] = [user(self.contract)]
-        for exchange in self.exchanges:
+        """The contract and every turn of the branch, without system message and demonstrations."""
+        branch = self.branch
+        rendered: list[Message] = [user(f"{self.contract}\n\n{branch.note}" if branch.note else self.contract)]
+        for number, exchange in enumerate(self.exchanges[branch.since :], branch.since):
             # Providers refuse an assistant message without text, and chat templates two user messages in a row.
             said = bool(exchange.reply.strip())
             reasoning = exchange.reasoning_content if said and self.replay_reasoning else None
             rendered.append(assistant(exchange.reply if said else EMPTY_REPLY, reasoning))
-            rendered.append(user(exchange.observation()))
+            rendered.append(user(exchange.observation(branch.output(number, exchange.output))))
         return rendered
 
     def go_on(self, task: str) -> None:
@@ -100,10 +138,26 @@ class Conversation:
         following = f"{last.following}\n\n{task}" if last.following else task
         self.exchanges[-1] = dataclasses.replace(last, following=following)
 
-    def chars(self) -> int:
-        """About the characters of the next request: contract, turns, demonstration and instructions."""
-        turns = sum(len(e.reply) + len(e.output) + len(e.status) + len(e.following) for e in self.exchanges)
-        return len(self.contract) + turns + sum(len(m["content"]) for m in self.demonstration) + SYSTEM_CHARS
+    def chars(self, branch: Branch | None = None) -> int:
+        """About the characters of the next request: instructions, demonstrations, contract, turns.
+
+        Args:
+            branch: Sent in place of the one that is.
+        """
+        branch = self.branch if branch is None else branch
+        turns = sum(
+            len(e.reply or EMPTY_REPLY)
+            + len(branch.output(n, e.output))
+            + len(e.status)
+            + len(e.following)
+            + (len(e.reasoning_content or "") if self.replay_reasoning else 0)
+            for n, e in enumerate(self.exchanges[branch.since :], branch.since)
+        )
+        if self.opening:
+            opening = sum(len(m["content"]) for m in self.sent[: self.opening])
+        else:
+            opening = sum(len(m["content"]) for m in self.demonstration) + SYSTEM_CHARS
+        return opening + len(self.contract) + len(branch.note) + turns
 
     def traced_turns(self) -> list[dict[str, str]]:
         """The last turns, shortened and free of the contract: what traces, demos and reflection prompts hold."""

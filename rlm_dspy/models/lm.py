@@ -119,6 +119,11 @@ class LocalLM(dspy.LM):
         return _servers[key]
 
     @property
+    def context_window(self) -> int:
+        """Tokens of prompt and reply together that one request may have."""
+        return self.options.context
+
+    @property
     def supports_response_schema(self) -> bool:
         """True: llama.cpp holds replies to a JSON schema while it writes them."""
         return True

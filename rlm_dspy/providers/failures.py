@@ -40,6 +40,12 @@ _TEXTS: tuple[tuple[str, str], ...] = (
 )
 # What HTTP libraries below say of a header that cannot be sent; the key is the only one that a user chooses.
 _HEADER = re.compile(r"forbidden byte in http header|illegal header value|codec can't encode", re.IGNORECASE)
+_FILTER_CODES = frozenset({"content_filter", "content_policy_violation", "responsibleaipolicyviolation"})
+_FILTERED = re.compile(
+    r"content[_ ]filter|content[_ ]policy|content management policy|responsibleaipolicy|prohibited_content"
+    r"|(blocked|rejected|flagged) .{0,60}(safety|moderation|content)",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,19 @@ def failure_of(error: BaseException) -> Failure | None:
     variables = next((found for one in errors if (found := tuple(getattr(one, "env_keys", None) or ()))), ())
     kind = _kind(errors, status)
     return Failure(kind, status, variables) if kind else None
+
+
+def was_filtered(error: BaseException) -> bool:
+    """Whether a content filter of the provider refused the request or held the reply back."""
+    errors = list(chain(error))
+    if any(type(one).__name__ == "ContentPolicyViolationError" for one in errors):
+        return True
+    of_lm = [one for one in errors if is_of_an_lm(one)]
+    if any(str(getattr(one, "provider_code", "")).lower() in _FILTER_CODES for one in of_lm):
+        return True
+    status = next((status for one in of_lm if (status := _status(one)) is not None), None)
+    refused = status is None or (400 <= status < 500 and status not in (401, 403, 404, 429))
+    return refused and any(_FILTERED.search(_message(one).lower()) for one in of_lm)
 
 
 def _without_an_lm(errors: list[BaseException]) -> Failure | None:

@@ -163,7 +163,7 @@ def test_variables_of_any_type_cross(sandbox: Environment) -> None:
 
 def test_sub_calls_are_a_predictor() -> None:
     names = {name for name, _ in RLM("query -> answer").named_predictors()}
-    assert names == {"act", "sub", "extract"}
+    assert names == {"act", "sub", "extract", "compact"}
     assert {name for name, _ in dspy.RLM("query -> answer").named_predictors()} == {"generate_action", "extract"}
 
 

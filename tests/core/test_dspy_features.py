@@ -300,7 +300,7 @@ def test_a_module_in_the_place_of_sub(sandbox: Environment, whose: str) -> None:
         rlm.sub.predict.lm = lm("own")
     with dspy.context(lm=lm("settings")):
         assert rlm(query="q").answer == [whose, whose]
-    assert [name for name, _ in rlm.named_predictors()] == ["act", "sub.predict", "extract"]
+    assert [name for name, _ in rlm.named_predictors()] == ["act", "sub.predict", "extract", "compact"]
 
 
 def test_adapters_of_the_user_format_extract(sandbox: Environment) -> None:

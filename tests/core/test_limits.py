@@ -231,7 +231,7 @@ def test_extract_seconds(sandbox: Environment) -> None:
     finally:
         gate.set()
     assert prediction.outcome == "failed" and prediction.outcome.limit == "max_iters"
-    assert prediction.a is None and len(prediction.trajectory) == 1
+    assert prediction.a == "1" and len(prediction.trajectory) == 1
     assert prediction.outcome.error == "TimeoutError: no answer was extracted within 0.2 seconds (extract_seconds)"
 
 
@@ -491,7 +491,7 @@ def test_an_lm_that_cancels_itself_is_an_error_like_any_other(sandbox: Environme
 def test_when_extract_fails_too_nothing_is_lost(sandbox: Environment) -> None:
     root = acting(code("print('found it')"), best=Reply(error=RuntimeError("down")))
     prediction, log = run(root, sandbox, max_iters=1)
-    assert prediction.outcome == "failed" and prediction.a is None
+    assert prediction.outcome == "failed" and prediction.a == "found it"
     assert prediction.trajectory[0].output == "found it"
     assert [event.kind for event in log][-2:] == ["extracted", "run_ended"]
 

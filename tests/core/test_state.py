@@ -92,7 +92,7 @@ def test_saved_json_is_small_and_holds_no_knob(tmp_path: Path) -> None:
     trained(tools=[old_tool], max_llm_calls=4321, max_seconds=8765.0).save(path)
     text = path.read_text()
     state = json.loads(text)
-    assert set(state) == {"act", "sub", "extract", "rlm_dspy", "metadata"}
+    assert set(state) == {"act", "sub", "extract", "compact", "rlm_dspy", "metadata"}
     assert state["rlm_dspy"] == {"schema": 1}
     for word in ("old_tool", "4321", "8765", "llm_query", "context", "query"):
         assert word not in text
@@ -175,7 +175,7 @@ def test_state_of_a_program_that_holds_an_rlm(sandbox: Environment, tmp_path: Pa
     Program(trained()).save(tmp_path / "state.json")
     program = Program(RLM("context, query -> answer", interpreter_factory=sandbox))
     program.load(tmp_path / "state.json")
-    assert [name for name, _ in program.named_predictors()] == ["rlm.act", "rlm.sub", "rlm.extract"]
+    assert [name for name, _ in program.named_predictors()] == ["rlm.act", "rlm.sub", "rlm.extract", "rlm.compact"]
     assert program.rlm.act.signature.instructions == "The learned strategy."
 
 

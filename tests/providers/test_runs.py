@@ -79,15 +79,38 @@ def test_an_error_after_the_first_turn_is_explained_in_the_outcome(
 
     class Watch(dspy.utils.BaseCallback):
         def on_lm_end(self, call_id: str, outputs: Any, exception: Any = None) -> None:
-            server.always = "context" if not after_one else None
+            server.always = "quota" if not after_one else None
             after_one.append(call_id)
 
     rlm = RLM("context -> answer", interpreter_factory=sandbox)
     with dspy.context(lm=lm_of(server), callbacks=[Watch()]):
         pred = rlm(context="c")
     assert pred.outcome == "extracted" and pred.answer == "as far as it went"
-    assert "ContextWindowExceededError" in pred.outcome.error
-    assert "\nFix: The request is longer than the context" in pred.outcome.error
+    assert "LMBillingError" in pred.outcome.error
+    assert "\nFix: The quota or credit of the account" in pred.outcome.error
+
+
+def test_a_conversation_that_a_provider_finds_too_long_goes_on_shorter(
+    serve: Callable[..., Any], sandbox: Environment
+) -> None:
+    def policy(last: str) -> Reply:
+        if "Reply with the summary alone" in last:
+            return Reply("A summary.")
+        return Reply(code("print('first ' * 500)\nfirst = 1" if "first" not in last else "SUBMIT(answer=str(first))"))
+
+    server = serve("openai", "m", KEY, policy)
+    after: list[str] = []
+
+    class Watch(dspy.utils.BaseCallback):
+        def on_lm_end(self, call_id: str, outputs: Any, exception: Any = None) -> None:
+            server.always = "context" if not after else None
+            after.append(call_id)
+
+    rlm = RLM("context -> answer", interpreter_factory=sandbox)
+    with dspy.context(lm=lm_of(server), callbacks=[Watch()]):
+        pred = rlm(context="c")
+    assert (pred.outcome, pred.answer) == ("submitted", "1")
+    assert [event.kind for event in pred.trajectory.events].count("compacted") == 1
 
 
 def test_a_failed_run_that_raises_has_the_fix_in_its_message(serve: Callable[..., Any], sandbox: Environment) -> None:
