@@ -319,7 +319,7 @@ class EventLog:
         self._lock = threading.RLock()
         self._started = time.monotonic()
         # Whoever watches a run watches its children.
-        self._subscribers = parent._subscribers if parent else _subscribers.get()
+        self._subscribers: tuple[Subscriber, ...] = parent._subscribers if parent else _subscribers.get()
         # Of the whole tree, or of all calls of a session, which keeps their logs.
         self._room: list[int] = (
             parent._room if parent else run.within.room if run.within is not None else [ALL_IN_MEMORY]

@@ -91,7 +91,7 @@ class Ledger:
         self.limits = limits
         self.parent = parent
         self.depth: int = parent.depth + deeper if parent else 0
-        self.prices = prices or (parent.prices if parent else Prices())
+        self.prices: Prices = prices or (parent.prices if parent else Prices())
         # One lock a tree: a reservation is made in several ledgers or in none.
         self._lock: Any = parent._lock if parent else threading.RLock()
         self._chain: tuple[Ledger, ...] = (self, *(parent._chain if parent else ()))
@@ -105,7 +105,7 @@ class Ledger:
         self._in_flight = 0
         self._consecutive_errors = 0
         self._outputs: dict[str, tuple[int, int]] = parent._outputs if parent else {}
-        self._seen = parent._seen if parent else [0, 0]
+        self._seen: list[int] = parent._seen if parent else [0, 0]
         self._started = time.monotonic()
         for ledger in self._chain:
             ledger._usage.deepest = max(ledger._usage.deepest, self.depth)

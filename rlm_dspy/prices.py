@@ -100,7 +100,7 @@ class Prices:
 
 def _published(model: str) -> Price | None:
     facts = _compat.model_facts(model)
-    rates = [facts.get(f"{name}_cost_per_token") for name in ("input", "output")]
+    rates: list[Any] = [facts.get(f"{name}_cost_per_token") for name in ("input", "output")]
     if any(isinstance(rate, bool) or not isinstance(rate, (int, float)) for rate in rates):
         return None
     optional = [facts.get("cache_read_input_token_cost"), facts.get("cache_creation_input_token_cost")]

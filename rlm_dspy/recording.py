@@ -63,6 +63,8 @@ class Recording:
         self.differences: list[tuple[int, str, str]] = []
         self.ended = next((event for event in log if isinstance(event, ev.RunEnded)), None)
         self._struck = next((event for event in log if isinstance(event, ev.LimitStruck)), None)
+        self.compacted = frozenset(event.turn for event in log if isinstance(event, ev.Compacted))
+        """Turns that there were when the conversation was compacted."""
         self._extracted = next((event for event in log if isinstance(event, ev.Extracted)), None)
         turns: dict[int, _Turn] = defaultdict(_Turn)
         for event in log:

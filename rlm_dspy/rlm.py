@@ -292,7 +292,7 @@ class RLM(PicklableSignature):
         view = self._copy()
         view.signature = child_signature(tuple(name for name in inputs if name != "prompt"))
         view._tools = dict(self._tools if self._sub_tools is None else self._sub_tools)
-        view.extract = self.extract_child
+        view.extract = self.extract_child or RolePredict(ChildExtract)
         view.on_limit = "extract"
         view.verbose = False
         tools.check_names(view.signature, view._tools, view.sub_calls)

@@ -153,20 +153,20 @@ class Run:
             limits = replace(limits, max_seconds=most if limits.max_seconds is None else min(limits.max_seconds, most))
         self.generation: int = start.parent.generation + 1 if mine and start is not None else 0
         self.levels: int = start.parent.levels - 1 if mine and start is not None else limits.max_depth - 1
-        self.program = program
+        self.program: RLM = program
         self.signature: type[dspy.Signature] = program.signature
         self.inputs = inputs
         self.tools: dict[str, dspy.Tool] = program.tools
         self.limits = limits
         above = self.within.ledger if self.within is not None else parent.ledger if parent is not None else None
-        self.ledger = Ledger(
+        self.ledger: Ledger = Ledger(
             limits,
             above,
             Prices(program.prices) if parent is None or program.prices else None,
             counts=child or self.within is not None,
             deeper=self.within is None,
         )
-        self.tree = parent.tree if parent is not None and child else Tree(limits, parent.tree if parent else None)
+        self.tree: Tree = parent.tree if parent is not None and child else Tree(limits, parent.tree if parent else None)
         self.counted_by = parent.ledger if parent is not None and child else None
         asked_for = start.lm if start is not None and child else None
         self.root_lm: Any = asked_for or program.routes.at(self.generation, "root")
@@ -176,7 +176,7 @@ class Run:
         self.output_chars: int = program.max_output_chars
         self.extracted = False
         self.session: Session
-        self.events = EventLog(self, parent.events if parent is not None and child else None)
+        self.events: EventLog = EventLog(self, parent.events if parent is not None and child else None)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cancelled_before = 0
         self._bounds: list[_Bound] = []

@@ -110,7 +110,8 @@ class Shape:
         bound = []
         for entry in given:
             by_name = isinstance(entry, dict) and bool(entry) and entry.keys() <= self.inputs.keys()
-            bound.append(self.bind(name, () if by_name else (entry,), {**shared, **(entry if by_name else {})}))
+            named: dict[str, Any] = dict(entry) if by_name and isinstance(entry, dict) else {}
+            bound.append(self.bind(name, () if by_name else (entry,), {**shared, **named}))
         return bound
 
     def value(self, prediction: Any) -> Any:

@@ -26,7 +26,7 @@ from rlm_dspy.errors import RecordingError
 from rlm_dspy.journals import event_of
 from rlm_dspy.redact import redactor
 from rlm_dspy.sessions import GONE, ResumeReport, RLMSession, SessionCall
-from rlm_dspy.signatures.conversation import Conversation, Exchange
+from rlm_dspy.signatures.conversation import Branch, Conversation, Exchange
 from rlm_dspy.trajectory import Outcome, Trajectory
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ def _head(session: RLMSession, hide: Any) -> dict[str, Any]:
                 {name: hide(text) if text else text for name, text in dataclasses.asdict(exchange).items()}
                 for exchange in said.exchanges
             ],
+            "branch": {**dataclasses.asdict(said.branch), "note": hide(said.branch.note)},
         },
     }
 
@@ -217,6 +218,7 @@ def _fill(session: RLMSession, data: dict[str, Any], values: dict[str, Any]) -> 
     session.conversation = Conversation(
         said["contract"],
         exchanges=[Exchange(**exchange) for exchange in said["exchanges"]],
+        branch=Branch(**said.get("branch", {})),
         demonstration=said["demonstration"],
     )
     versions = {

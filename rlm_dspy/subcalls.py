@@ -81,7 +81,7 @@ class SubCalls:
         self._recorded = recorded
         self._text = PlainTextAdapter(dspy.settings.adapter)
         self._typed = TypedAdapter(dspy.settings.adapter)
-        self._kinds: dict[str, tuple[Any, Kind]] = {}
+        self._kinds: dict[str, tuple[tuple[Any, Any], Kind]] = {}
         self._fresh = itertools.count(1)
         self._under_way = 0
         self.in_a_row = 0
@@ -128,31 +128,35 @@ class SubCalls:
         """Many at once; replies in their order."""
         return await self._many("llm_query", *args, **kwargs)
 
-    async def predict(self, signature: str, /, *args: Any, types: Any = None, **inputs: Any) -> Any:
+    async def predict(
+        self, signature: str, /, *args: Any, types: Any = None, instructions: str = "", **inputs: Any
+    ) -> Any:
         """A call with types of the caller's own, such as ``predict("text -> label: bool", text=t)``."""
-        return await self._one(self._adhoc(signature, types), *args, **inputs)
+        return await self._one(self._adhoc(signature, types, instructions), *args, **inputs)
 
-    async def predict_batched(self, signature: str, /, *args: Any, types: Any = None, **inputs: Any) -> list[Any]:
+    async def predict_batched(
+        self, signature: str, /, *args: Any, types: Any = None, instructions: str = "", **inputs: Any
+    ) -> list[Any]:
         """`predict` for many inputs at once."""
-        return await self._many(self._adhoc(signature, types), *args, **inputs)
+        return await self._many(self._adhoc(signature, types, instructions), *args, **inputs)
 
     # ------------------------------------------------------------------------------------------------- the kinds
 
     def _kind(self, name: str) -> Kind:
         program = self._run.program
         module = program.sub if name == "llm_query" else program.sub_calls[name]
-        seen, kind = self._kinds.get(name, (None, None))
+        seen, kind = self._kinds.get(name, ((None, None), None))
         # An optimiser may give a predictor another signature; DSPy collects a signature's fields anew at each look.
-        now = module, getattr(module, "signature", None)
+        now = (module, getattr(module, "signature", None))
         if kind is None or seen[0] is not now[0] or seen[1] is not now[1]:
             kind = Kind(name, "sub" if name == "llm_query" else name, module, Shape.of(module))
             self._kinds[name] = now, kind
         return kind
 
-    def _adhoc(self, signature: Any, types: Any) -> Kind:
+    def _adhoc(self, signature: Any, types: Any, instructions: Any) -> Kind:
         if not isinstance(signature, str):
             raise TypeError('predict takes a signature text first, such as "text -> label: bool"')
-        made = adhoc.signature(signature, types)
+        made = adhoc.signature(signature, types, str(instructions))
         known = self._run.tree.adhoc
         if made not in known:
             module = RolePredict(made)

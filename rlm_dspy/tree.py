@@ -173,7 +173,7 @@ class Tree:
     """
 
     def __init__(self, limits: Limits, outer: Tree | None = None) -> None:
-        self.calls = Gate(limits.max_concurrency, outer.calls if outer else None)
+        self.calls: Gate = Gate(limits.max_concurrency, outer.calls if outer else None)
         self.answers: dict[Any, asyncio.Future[Any]] = {}
         """What sub-calls were answered, or are being answered, by what was asked of whom."""
         self.adhoc: dict[Any, Any] = {}

@@ -1,6 +1,7 @@
 """What language models are told.
 
     root.py          `Act`, the root's signature and the default strategy; `Sub`; `extract_signature`
+    child.py         `Child`, what a child RLM is asked
     dialect.py       the fixed rules of a reply, and taking code out of whatever a model wrote
     contract.py      the facts of one run, rendered for its first message
     guidance.py      `Guidance`, the aids of small models, each a switch

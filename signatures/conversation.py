@@ -115,7 +115,10 @@ class Conversation:
     def messages(self) -> list[Message]:
         """The contract and every turn of the branch, without system message and demonstrations."""
         branch = self.branch
-        rendered: list[Message] = [user(f"{self.contract}\n\n{branch.note}" if branch.note else self.contract)]
+        # Tasks of a session that were told behind turns which are gone.
+        told = [exchange.following for exchange in self.exchanges[: branch.since] if exchange.following]
+        first = "\n\n".join(part for part in (self.contract, *told, branch.note) if part)
+        rendered: list[Message] = [user(first)]
         for number, exchange in enumerate(self.exchanges[branch.since :], branch.since):
             # Providers refuse an assistant message without text, and chat templates two user messages in a row.
             said = bool(exchange.reply.strip())
@@ -153,6 +156,7 @@ class Conversation:
             + (len(e.reasoning_content or "") if self.replay_reasoning else 0)
             for n, e in enumerate(self.exchanges[branch.since :], branch.since)
         )
+        turns += sum(len(e.following) for e in self.exchanges[: branch.since])
         if self.opening:
             opening = sum(len(m["content"]) for m in self.sent[: self.opening])
         else:
