@@ -99,7 +99,8 @@ def _ours(signature: str, request: dict[str, Any]) -> Any:
     guidance = {name: name not in request["off"] for name in Guidance.names()}
     # The question has its six minutes, of which the last answer keeps one.
     seconds = request["seconds"] - 60
-    return RLM(signature, max_iters=TURNS, max_output_chars=OUTPUT_CHARS, max_seconds=seconds, guidance=guidance)
+    options: dict[str, Any] = {"max_output_chars": OUTPUT_CHARS, "max_seconds": seconds, "adhoc": False}
+    return RLM(signature, max_iters=TURNS, guidance=guidance, **options)
 
 
 def _peer(signature: str, request: dict[str, Any]) -> Any:

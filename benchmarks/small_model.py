@@ -33,7 +33,10 @@ SEED = 14
 QUESTIONS = 12
 EMBEDDED = "qwen2.5-coder-1.5b-q4_k_m"
 KINDS = ("count", "find", "list", "compare")
-WAITING = ("break_repeats", "check_answers", "explain_empty", "keep_inputs", "mend_conditions", "name_words", "salvage")
+WAITING = (
+    *("break_repeats", "check_answers", "explain_empty", "hint_batches"),
+    *("keep_inputs", "mend_conditions", "name_words", "salvage"),
+)
 """The aids that wait for a reason; where one did nothing, turning it off changes nothing."""
 
 SECONDS = 360

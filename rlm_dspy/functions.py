@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from rlm_dspy.run import Run
 
 SHOW_VARS = FunctionInfo("SHOW_VARS() -> dict[str, str]", "the variables that exist, with their types")
+HINT_CALLS = 4
+"""Single sub-calls in a row after which code is told of the batched one."""
+_HINT = (
+    "{} sub-calls were made one after the other. The batched call takes a list and makes them at the same time: "
+    "answers = llm_query_batched([prompt for each part])"
+)
 BUDGET = FunctionInfo("budget() -> dict[str, float | None]", "what is left of the limits")
 
 
@@ -60,6 +66,7 @@ class HostFunctions:
         self._numbers = itertools.count(1)
         self._returns = itertools.count(1)
         self._sub_agents: _compat.SubAgents | None = None
+        self._hinted = False
         self.calls = SubCalls(run, self.recorded)
         self.children = Children(run, self.calls, self.recorded)
 
@@ -92,6 +99,11 @@ class HostFunctions:
 
     def notices(self) -> list[str]:
         """What code should know of the calls it has made in this turn, each said once in a run."""
+        # Nothing else is known where they were not made one after the other: a loop in threads is a batch.
+        if self._run.program.guidance.hint_batches and not self._hinted and self.calls.one_by_one >= HINT_CALLS:
+            self._hinted = True
+            self._run.events.emit(ev.Aided(turn=self._run.turn, aid="hint_batches"))
+            return [*self.children.notices(), _HINT.format(self.calls.one_by_one)]
         if self._run.recording is not None:
             return self._run.recording.notices(self._run.turn)
         return self.children.notices()

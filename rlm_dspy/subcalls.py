@@ -89,6 +89,11 @@ class SubCalls:
         self.overlapped = False
         """Whether any of them were made at the same time."""
 
+    @property
+    def one_by_one(self) -> int:
+        """Single calls of the turn so far, if no two of them were made at the same time; else 0."""
+        return 0 if self.overlapped else self.in_a_row
+
     def functions(self, taken: set[str]) -> dict[str, HostFunction]:
         """Name to function."""
         functions: dict[str, HostFunction] = {"llm_query": self.llm_query, "llm_query_batched": self.llm_query_batched}

@@ -43,6 +43,8 @@ class Guidance:
         name_words: The first output that found something names the words of the task that stand in the data and that
             the code does not use, conditions of the code that the task does not name, and sentences with a name that
             the code looks for in one wording alone.
+        hint_batches: Code that asked the sub-LM four times or more in a turn, one call after the other, is told once
+            that the batched call makes them at the same time.
         salvage: Code is found wherever a reply has it: unclosed and unlabelled fences, stray language names, JSON, bare
             code. Off: only in closed fences that are labelled as Python.
 
@@ -62,6 +64,7 @@ class Guidance:
     explain_empty: bool = True
     mend_conditions: bool = True
     name_words: bool = True
+    hint_batches: bool = True
     salvage: bool = True
 
     @classmethod

@@ -107,6 +107,8 @@ def _program(options: argparse.Namespace) -> RLM:
     }
     try:
         environment = environments.from_options(options.interpreter, chosen)
+        # One thing less for a small model to go wrong with.
+        limits["adhoc"] = options.model != "local"
         program = RLM(options.signature, interpreter=environment, **limits)
     except ConfigurationError:
         raise

@@ -29,7 +29,7 @@ or, on the command line (in this checkout: .venv/bin/rlm-dspy):
 The tour begins with notebooks/01_first_rlm.ipynb; limits, outcomes and the sandbox are explained in README.md."""
 
 
-OPTIONS: dict[str, Any] = {"max_iters": 15, "max_llm_calls": 200, "max_seconds": 600}
+OPTIONS: dict[str, Any] = {"max_iters": 15, "max_llm_calls": 200, "max_seconds": 600, "adhoc": False}
 """How the quickstart runs an RLM."""
 
 EMBEDDED_NOTE = """\

@@ -122,6 +122,12 @@ def has_named_words(guidance: Guidance, sandbox: Environment) -> bool:
     return "'dawn'" in observation(root) and "'Zanzibar'" not in observation(root)
 
 
+def has_hinted_batches(guidance: Guidance, sandbox: Environment) -> bool:
+    prediction, root = looked(guidance, sandbox, code("for n in range(5): print(llm_query(f'question {n}'))"))
+    assert prediction.usage["calls"] == 5
+    return "llm_query_batched([" in observation(root)
+
+
 def has_salvage(guidance: Guidance, sandbox: Environment) -> bool:
     prediction, _ = looked(guidance, sandbox, "I look.\n```\nprint(len(context))")
     assert prediction.outcome == "submitted"
@@ -140,6 +146,7 @@ SWITCHES: dict[str, Callable[[Guidance, Environment], bool]] = {
     "explain_empty": has_explained_empty,
     "mend_conditions": has_mended_conditions,
     "name_words": has_named_words,
+    "hint_batches": has_hinted_batches,
     "salvage": has_salvage,
 }
 
@@ -542,6 +549,7 @@ def test_no_answer_is_held_back_when_time_is_short(sandbox: Environment) -> None
         ("explain_empty", [code("print(context.count('zebra'))"), code("SUBMIT('x y')")]),
         ("mend_conditions", [code("print(len([l for l in context.splitlines() if 'zanzibar' in l]))")]),
         ("name_words", [code("print(context.count('Zanzibar'))"), code("SUBMIT('x y')")]),
+        ("hint_batches", [code("for n in range(4): llm_query(f'q {n}')"), code("SUBMIT('x y')")]),
         ("salvage", ["I look.\n```\nprint(len(context))", code("SUBMIT('x y')")]),
     ],
 )
