@@ -68,14 +68,13 @@ class Compaction:
         self._looked = False
         self._made = 0
         self._most = max(2, run.limits.max_iters // 2)
-        self._summary = ""
-        self._name = ""
         self._turns: list[dict[str, Any]] = []
 
     @property
     def kept(self) -> dict[str, Any]:
         """The variables that were set for the root besides its inputs: name to value."""
-        return {self._name: self._turns} if self._name else {}
+        name = self._run.conversation.history
+        return {name: self._turns} if name and self._turns else {}
 
     # ------------------------------------------------------------------------------------------- before a request
 
@@ -86,11 +85,10 @@ class Compaction:
             Stopped: It would not fit, and cannot be made to.
             PromptTooLongError: The first message alone is longer than the window.
         """
-        conversation, recording = self._run.conversation, self._run.recording
-        if recording is not None:
-            # No LM is asked; code that reads the history finds it all the same.
-            if len(conversation.exchanges) in recording.compacted:
-                await self._keep_history(await live.variables(self._run, hidden={self._name}))
+        run, conversation = self._run, self._run.conversation
+        if run.recording is not None:
+            for event in run.recording.compacted(run.turn):
+                await self._again(event)
             return
         self._gauge.measure()
         window = self._known()
@@ -98,7 +96,7 @@ class Compaction:
             if not conversation.exchanges:
                 self._refuse_first(window)
             elif self._share and self._gauge.tokens(conversation.chars()) > self._threshold(window):
-                await self._compact(window)
+                await self._compact(window, run.turn)
                 if self._gauge.tokens(conversation.chars()) > self._limit(window):
                     raise Stopped(LIMIT)
         self._gauge.asking(conversation.chars())
@@ -114,17 +112,21 @@ class Compaction:
         if not conversation.exchanges:
             raise PromptTooLongError(self._too_long(self._gauge.tokens(conversation.chars()), None)) from error
         if not self._share:
-            raise Stopped(LIMIT)
+            raise self._given_up(error)
         before = conversation.chars()
         # What was refused shows where the window ends, whatever was known of it.
         refused = max(1, int(self._gauge.tokens(before) * 0.9))
         self._window = refused if self._window is None else min(self._window, refused)
         # The request for the summary would be as long.
         shorten.halve(conversation)
-        await self._compact(self._window, before)
+        await self._compact(self._window, self._run.turn - 1, before)
         if conversation.chars() > 0.9 * before and not shorten.halve(conversation):
-            raise Stopped(LIMIT)
+            raise self._given_up(error)
         self._gauge.asking(conversation.chars())
+
+    def _given_up(self, error: BaseException) -> Stopped:
+        self._run.events.emit(ev.Note(message=f"the conversation cannot be made to fit: {error_text(error)}"))
+        return Stopped(LIMIT)
 
     def fit_last(self) -> None:
         """Shorten the conversation for the run's last question, which is not to be refused as too long."""
@@ -166,11 +168,12 @@ class Compaction:
 
     # --------------------------------------------------------------------------------------------------- the work
 
-    async def _compact(self, window: int, before: int | None = None) -> None:
+    async def _compact(self, window: int, turn: int, before: int | None = None) -> None:
         """Put the conversation on a new branch, if that saves enough and was not done too often.
 
         Args:
             window: Tokens.
+            turn: How many the run has finished.
             before: Characters of the conversation, where it has been shortened since.
         """
         run, conversation, started = self._run, self._run.conversation, time.monotonic()
@@ -181,9 +184,9 @@ class Compaction:
         self._made += 1
         conversation.branch = shorten.fitting(conversation, self._gauge.chars(self._limit(window)) - _EXTRA)
         summary = await self._asked()
-        variables = await live.variables(run, hidden={self._name})
+        variables = await live.variables(run, hidden={conversation.history})
         await self._keep_history(variables)
-        self._summary = summary or self._summary
+        conversation.summary = summary or conversation.summary
         told = live.listed(variables)
         target = int(_LEFT * self._gauge.chars(self._threshold(window)))
         if summary:
@@ -197,10 +200,15 @@ class Compaction:
             conversation.branch = shorten.fitting(conversation, target, branch)
         run.events.emit(
             ev.Compacted(
-                turn=turns,
+                turn=turn,
                 tokens_before=self._gauge.tokens(chars),
                 tokens_after=self._gauge.tokens(conversation.chars()),
                 summary=summary,
+                note=conversation.branch.note,
+                since=conversation.branch.since,
+                short=conversation.branch.short,
+                most=conversation.branch.most,
+                history=conversation.history,
                 seconds=round(time.monotonic() - started, 6),
             )
         )
@@ -214,17 +222,17 @@ class Compaction:
 
     def _note(self, gone: int, told: str) -> str:
         """What stands behind the contract: turns up to ``gone`` in short, and what the REPL has."""
-        parts = ["# So far"]
+        said, parts = self._run.conversation, ["# So far"]
         if gone:
             parts.append(f"Of your turns so far, the first {gone} are not shown in full.")
-        if self._summary:
-            parts.append(f"Your summary of what was done:\n{self._summary}")
+        if said.summary:
+            parts.append(f"Your summary of what was done:\n{said.summary}")
         if told:
             parts.append(f"The variables in the REPL now: {told}.")
-        if self._name:
+        if said.history:
             parts.append(
-                f"`{self._name}` has all turns until now in full: a list of dicts with turn, reply, code and output, "
-                f"as in print({self._name}[-1]['output'][:2000])."
+                f"`{said.history}` has all turns until now in full: a list of dicts with turn, reply, code and output, "
+                f"as in print({said.history}[-1]['output'][:2000])."
             )
         parts.append("Go on from here.")
         return "\n\n".join(parts)
@@ -256,21 +264,38 @@ class Compaction:
 
     async def _keep_history(self, variables: dict[str, str]) -> None:
         """Set ``history`` in the REPL to all turns until now; a variable or input of that name is left alone."""
-        run = self._run
-        if not self._name:
+        run, conversation = self._run, self._run.conversation
+        if not conversation.history:
             taken = {*variables, *run.inputs, *run.tools, *run.program.sub_calls}
-            self._name = next((name for name in _NAMES if name not in taken), "")
+            conversation.history = next((name for name in _NAMES if name not in taken), "")
+        await self._set_history()
+
+    async def _set_history(self) -> None:
+        run, conversation = self._run, self._run.conversation
+        earlier = [call.trajectory for call in run.within.history] if run.within is not None else []
         self._turns = [
             {"turn": turn.number, "reply": turn.reply, "code": turn.code, "output": turn.output}
-            for turn in Trajectory.from_events(run.events)
+            for trajectory in (*earlier, Trajectory.from_events(run.events))
+            for turn in trajectory
         ]
         try:
             await run.bounded(run.session.set(self.kept))
         except Stopped:
             raise
         except Exception as error:
-            run.events.emit(ev.Note(message=f"the turns could not be set as {self._name}: {error_text(error)}"))
-            self._name = ""
+            name, conversation.history = conversation.history, ""
+            run.events.emit(ev.Note(message=f"the turns could not be set as {name}: {error_text(error)}"))
+
+    async def _again(self, event: ev.Compacted) -> None:
+        """Do what a recorded run did here, without asking anybody."""
+        conversation = self._run.conversation
+        turns = len(conversation.exchanges)
+        conversation.branch = Branch(event.note, event.since, event.short, turns, event.most)
+        conversation.summary = event.summary or conversation.summary
+        conversation.history = event.history
+        if event.history:
+            await self._set_history()
+        self._run.events.emit(event)
 
 
 class _AsCompact:

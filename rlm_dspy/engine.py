@@ -25,6 +25,7 @@ from rlm_dspy.run import Run, running
 from rlm_dspy.streaming import Home, bridged
 from rlm_dspy.trajectory import Outcome, Trajectory
 from rlm_dspy.tree import lent
+from rlm_dspy.window import shown_chars
 
 _FIX = "Fix: "
 
@@ -141,6 +142,7 @@ def _told(error: BaseException) -> str:
 
 async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
     program = run.program
+    run.output_chars = shown_chars(run)
     fields = run.signature.input_fields
     variables = [
         inputs_.describe(name, value, str((fields[name].json_schema_extra or {}).get("desc") or ""))
@@ -247,7 +249,11 @@ async def _to_run_again(run: Run) -> dict[str, Any]:
         "inputs": inputs,
         "given": given,
         "outputs": {n: submit.type_text(f.annotation) for n, f in run.signature.output_fields.items()},
-        "options": {"max_output_chars": program.max_output_chars, "guidance": program.guidance.to_dict()},
+        "options": {
+            "max_output_chars": program.max_output_chars,
+            "output_chars": run.output_chars,
+            "guidance": program.guidance.to_dict(),
+        },
         "call": 0 if run.within is None else run.within.number,
     }
 

@@ -224,8 +224,10 @@ class TurnEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted(Event):
-    """The root's conversation of ``turn`` turns was made shorter. ``summary`` is what the root wrote of it, ``""``
-    where the oldest outputs were left out instead; the tokens are those of the root's next request, as estimated.
+    """The root's conversation was made shorter after ``turn`` turns. ``summary`` is what the root wrote of it, ``""``
+    where the oldest outputs were left out instead; the tokens are those of the root's next request, as estimated;
+    ``note``, ``since``, ``short`` and ``most`` are those of the `rlm_dspy.signatures.conversation.Branch`, and
+    ``history`` is the variable that holds all turns.
 
     The turns before it are in the event log and the trajectory as ever; but what the root is sent from here on is a new
     branch, and so a new training sample: it does not begin with the requests before.
@@ -236,6 +238,11 @@ class Compacted(Event):
     tokens_before: int
     tokens_after: int
     summary: str = ""
+    note: str = ""
+    since: int = 0
+    short: int = 0
+    most: int | None = None
+    history: str = ""
     seconds: float = 0.0
 
 

@@ -41,7 +41,7 @@ from rlm_dspy.signatures import ConversationAdapter, Exchange
 from rlm_dspy.signatures.contract import REFUSED, VariableInfo, is_nothing
 from rlm_dspy.signatures.conversation import conversing, cut
 from rlm_dspy.signatures.dialect import labelled_code
-from rlm_dspy.window import given_window, output_chars, overflowed, own_window
+from rlm_dspy.window import overflowed, root_lm
 
 VALIDATION_SECONDS = 10.0
 """Time that checking a submission has at least, also where ``max_seconds`` ends in the middle of it."""
@@ -70,7 +70,6 @@ class Loop:
 
     def __init__(self, run: Run, variables: Sequence[VariableInfo]) -> None:
         self.run = run
-        run.output_chars = output_chars(run.output_chars, own_window(self._root_lm, given_window(run)))
         self.functions = HostFunctions(run)
         self.guide = Guide(run)
         self.briefing = Briefing(run, variables, self.functions, self.guide)
@@ -313,7 +312,7 @@ class Loop:
     @property
     def _root_lm(self) -> Any:
         """The LM that plays the root."""
-        return self.run.root_lm or getattr(self.run.program.act, "lm", None) or dspy.settings.lm
+        return root_lm(self.run)
 
     def _shaken(self) -> dict[str, Any]:
         """A higher temperature for a root that has just repeated itself: at 0 it would do so for ever.

@@ -31,6 +31,12 @@ def output_of(result: CellResult, refusal: str | None, inputs: tuple[str, ...]) 
     return "\n".join(parts)
 
 
+FILTERED = (
+    "[Error] The provider's content filter refused the request, so there is no reply. Print less of the data, "
+    "and reply with a short plan and one ```python block, in neutral words."
+)
+
+
 def no_code(reply: str, filtered: bool, example: str) -> str:
     """What the root is told of a reply that no code could be taken from.
 
@@ -40,10 +46,7 @@ def no_code(reply: str, filtered: bool, example: str) -> str:
         example: How an answer is given.
     """
     if filtered:
-        return (
-            "[Error] The provider's content filter refused the request, so there is no reply. Print less of the data, "
-            "and reply with a short plan and one ```python block, in neutral words."
-        )
+        return FILTERED
     if not reply.strip():
         return "[Error] Your reply was empty. Reply with a plan and one ```python block."
     return (

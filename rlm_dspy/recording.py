@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import dspy
-from dspy.utils.exceptions import AdapterParseError
+from dspy.utils.exceptions import AdapterParseError, LMInvalidRequestError
 
 from rlm_dspy import events as ev
 from rlm_dspy import submit
 from rlm_dspy.environments.base import CellError, CellResult, HostFunction, Submission
 from rlm_dspy.errors import CallFailed, RecordingError
 from rlm_dspy.kept import digest
+from rlm_dspy.observation import FILTERED
 from rlm_dspy.run import Stopped
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ class Recording:
         self.differences: list[tuple[int, str, str]] = []
         self.ended = next((event for event in log if isinstance(event, ev.RunEnded)), None)
         self._struck = next((event for event in log if isinstance(event, ev.LimitStruck)), None)
-        self.compacted = frozenset(event.turn for event in log if isinstance(event, ev.Compacted))
-        """Turns that there were when the conversation was compacted."""
         self._extracted = next((event for event in log if isinstance(event, ev.Extracted)), None)
         turns: dict[int, _Turn] = defaultdict(_Turn)
         for event in log:
@@ -79,6 +78,7 @@ class Recording:
                     turns[event.turn].ended = event
                 case ev.Returned():
                     turns[event.turn].returned.append(event)
+        self._compacted = [event for event in log if isinstance(event, ev.Compacted)]
         whole = self.ended is not None or self._struck is not None
         self.turns = {n: turn for n, turn in turns.items() if n and (whole or turn.ended is not None)}
         self._unused = {n: sorted(turn.returned, key=lambda event: event.number) for n, turn in turns.items()}
@@ -94,6 +94,10 @@ class Recording:
             return None
         return self._struck.limit if self._struck is not None else "interrupted"
 
+    def compacted(self, done: int) -> list[ev.Compacted]:
+        """How the conversation was made shorter after ``done`` turns."""
+        return [event for event in self._compacted if event.turn == done]
+
     def act(self) -> dspy.Prediction:
         """The root's recorded action.
 
@@ -108,6 +112,8 @@ class Recording:
                 raise Stopped(self._struck.limit)
             raise Replayed(self._error())
         self.run.conversation.reply = acted.reply
+        if acted.error == FILTERED:
+            raise LMInvalidRequestError(acted.error, provider_code="content_filter")
         if acted.error is not None:
             signature: Any = self.run.signature
             raise AdapterParseError(adapter_name="Recording", signature=signature, lm_response=acted.reply)

@@ -148,6 +148,8 @@ def _head(session: RLMSession, hide: Any) -> dict[str, Any]:
                 for exchange in said.exchanges
             ],
             "branch": {**dataclasses.asdict(said.branch), "note": hide(said.branch.note)},
+            "summary": hide(said.summary),
+            "history": said.history,
         },
     }
 
@@ -218,8 +220,10 @@ def _fill(session: RLMSession, data: dict[str, Any], values: dict[str, Any]) -> 
     session.conversation = Conversation(
         said["contract"],
         exchanges=[Exchange(**exchange) for exchange in said["exchanges"]],
-        branch=Branch(**said.get("branch", {})),
         demonstration=said["demonstration"],
+        branch=Branch(**said.get("branch", {})),
+        summary=said.get("summary", ""),
+        history=said.get("history", ""),
     )
     versions = {
         name: [values[member] if member is not None else GONE for member in members]

@@ -104,7 +104,11 @@ class Usage:
         return sums
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: totals, then ``by_role`` and ``by_depth``, and ``table``, a list of all cells."""
+        """Plain data: totals, then ``by_role`` and ``by_depth``, and ``table``, a list of all cells.
+
+        Keys are texts, depths too: DSPy optimisers write predictions as JSON.
+        """
+        depths = sorted(self.by(lambda key: key.depth).items())
         return {
             "turns": self.turns,
             "calls": self.calls,
@@ -116,7 +120,7 @@ class Usage:
             "seconds": self.seconds,
             "peak_width": self.peak_width,
             "by_role": {role: tally.to_dict() for role, tally in self.by(lambda key: key.role).items()},
-            "by_depth": {depth: tally.to_dict() for depth, tally in sorted(self.by(lambda key: key.depth).items())},
+            "by_depth": {str(depth): tally.to_dict() for depth, tally in depths},
             "table": [{**key._asdict(), **tally.to_dict()} for key, tally in sorted(self.table.items())],
         }
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+import dspy
+
 from rlm_dspy import _compat
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.providers.failures import chain, failure_of
@@ -80,6 +82,20 @@ def given_window(run: Run) -> int | None:
     """
     own = run.generation == 0 or run.root_lm is None
     return run.program.context_window if own else None
+
+
+def root_lm(run: Run) -> Any:
+    """The LM that plays the root of ``run``."""
+    return run.root_lm or getattr(run.program.act, "lm", None) or dspy.settings.lm
+
+
+def shown_chars(run: Run) -> int:
+    """Characters of one output that the root of ``run`` is shown; of a recorded run, as many as it was shown."""
+    most = run.program.max_output_chars
+    if run.recording is not None:
+        recorded = run.recording.started.options.get("output_chars")
+        return min(most, recorded) if isinstance(recorded, int) else most
+    return output_chars(most, own_window(root_lm(run), given_window(run)))
 
 
 def room_for_output(lm: Any, window: int) -> int:

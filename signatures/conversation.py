@@ -90,6 +90,8 @@ class Conversation:
         contract: The run's first message.
         exchanges: Its turns so far, all of them.
         branch: What is sent of them.
+        summary: The last one that was made of it.
+        history: The variable that holds its turns, ``""`` where there is none yet.
         reply: The last raw reply, set as soon as the LM has answered, also when nothing can be parsed from it.
         reasoning_content: The reasoning text that came with it, or None.
         sent: The messages of the last request of the root.
@@ -107,6 +109,8 @@ class Conversation:
     sent: list[Message] = field(default_factory=list)
     opening: int = 0
     branch: Branch = Branch()
+    summary: str = ""
+    history: str = ""
     replay_reasoning: bool = False
     extracting: bool = False
     demonstration: list[Message] = field(default_factory=list)
@@ -115,10 +119,8 @@ class Conversation:
     def messages(self) -> list[Message]:
         """The contract and every turn of the branch, without system message and demonstrations."""
         branch = self.branch
-        # Tasks of a session that were told behind turns which are gone.
-        told = [exchange.following for exchange in self.exchanges[: branch.since] if exchange.following]
-        first = "\n\n".join(part for part in (self.contract, *told, branch.note) if part)
-        rendered: list[Message] = [user(first)]
+        first = (self.contract, branch.note, self.pinned(branch))
+        rendered: list[Message] = [user("\n\n".join(part for part in first if part) or self.contract)]
         for number, exchange in enumerate(self.exchanges[branch.since :], branch.since):
             # Providers refuse an assistant message without text, and chat templates two user messages in a row.
             said = bool(exchange.reply.strip())
@@ -135,11 +137,17 @@ class Conversation:
             self.contract = task
             return
         last = self.exchanges[-1]
-        if not self.sent or self.sent[-1] != user(last.observation()):
+        if not self.sent or self.sent[-1] != self.messages()[-1]:
             # Nobody has been told yet what is left of the old task.
             last = dataclasses.replace(last, status="")
         following = f"{last.following}\n\n{task}" if last.following else task
         self.exchanges[-1] = dataclasses.replace(last, following=following)
+
+    def pinned(self, branch: Branch) -> str:
+        """The task of the call that goes on, where the turn before it is not sent; ``""`` where it is."""
+        told = (e.following for e in reversed(self.exchanges[: branch.since]) if e.following)
+        shown = any(e.following for e in self.exchanges[branch.since :])
+        return "" if shown else next(told, "")
 
     def chars(self, branch: Branch | None = None) -> int:
         """About the characters of the next request: instructions, demonstrations, contract, turns.
@@ -156,12 +164,11 @@ class Conversation:
             + (len(e.reasoning_content or "") if self.replay_reasoning else 0)
             for n, e in enumerate(self.exchanges[branch.since :], branch.since)
         )
-        turns += sum(len(e.following) for e in self.exchanges[: branch.since])
         if self.opening:
             opening = sum(len(m["content"]) for m in self.sent[: self.opening])
         else:
             opening = sum(len(m["content"]) for m in self.demonstration) + SYSTEM_CHARS
-        return opening + len(self.contract) + len(branch.note) + turns
+        return opening + len(self.contract) + len(branch.note) + len(self.pinned(branch)) + turns
 
     def traced_turns(self) -> list[dict[str, str]]:
         """The last turns, shortened and free of the contract: what traces, demos and reflection prompts hold."""

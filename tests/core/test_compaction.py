@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlm_dspy import RLM, subscribe
+from rlm_dspy import RLM, replay, subscribe
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.errors import ConfigurationError, PromptTooLongError, RLMError
 from rlm_dspy.models import local_lm
@@ -518,3 +518,60 @@ def test_turns_after_the_branch_are_sent_whole() -> None:
     assert conversation.chars() <= 4_000
     conversation.exchanges.append(Exchange("r", "new " * 2_000))
     assert conversation.messages()[-1]["content"] == "Output:\n" + "new " * 2_000
+
+
+# ------------------------------------------------------------------------------------------- sessions and replays
+
+
+def test_a_session_goes_on_from_a_summary_with_the_task_of_the_call(sandbox: Environment, tmp_path: Any) -> None:
+    lm = ScriptedLM(steps(9, "SUBMIT(a=str([len(history), history[0]['code'][:2], len(v1)]))"))
+    program = RLM("q -> a", interpreter=sandbox, context_window=WINDOW, guidance={"check_answers": False})
+    log: list[Any] = []
+    with dspy.context(lm=lm), subscribe(lambda event, run: log.append(event)), program.session() as session:
+        first = session.program.with_options(max_iters=4)
+        session.program, whole = first, session.program
+        session(q="the first question")
+        session.program = whole
+        answer = session(q="the second question")
+        session.save(tmp_path / "saved")
+    assert compacted(log) and answer.a == str([4 + compacted(log)[-1].turn, "v1", 1_000])
+    messages = "".join(message["content"] for message in lm.calls[-1].own)
+    assert "the second question" in messages and "# So far" in messages
+    again = ScriptedLM(["```python\nSUBMIT(a=str(len(history)))\n```"])
+    with dspy.context(lm=again), program.resume(tmp_path / "saved") as resumed:
+        assert resumed(q="the third question").a == str(4 + compacted(log)[-1].turn)
+    sent = "".join(message["content"] for message in again.calls[0].messages)
+    assert "# So far" in sent and "the third question" in sent and "1" * 3_000 not in sent
+
+
+@pytest.mark.parametrize("most", [100_000, 16_000], ids=["before it was too long", "when it was refused"])
+def test_a_recorded_run_is_compacted_again_without_being_asked(sandbox: Environment, most: int) -> None:
+    policy = steps(9, "SUBMIT(a=str(len(history)))")
+    filtered = [Reply(error=dspy.lm15.InvalidRequestError("no", provider_code="content_filter", status=400))]
+
+    def once(call: Call) -> Any:
+        return filtered.pop() if filtered else policy(call)  # type: ignore[operator]
+
+    lm = ScriptedLM(limited(once, most, OVERFLOWS["dspy"]))
+    prediction, log = run(lm, sandbox, context_window=WINDOW if most > 50_000 else None)
+    asked = len(lm.calls)
+    again = replay(prediction.trajectory, RLM("q -> a", interpreter=sandbox))
+    assert again.differences == () and again.a == prediction.a and len(lm.calls) == asked
+    assert [turn.output for turn in again.trajectory] == [turn.output for turn in prediction.trajectory]
+    kinds = [event.kind for event in again.trajectory.events]
+    assert kinds.count("compacted") == len(compacted(log)) > 0
+
+
+def test_a_recorded_run_is_shown_as_much_as_it_was(sandbox: Environment) -> None:
+    lm = ScriptedLM([code("print('y' * 50_000)"), code("SUBMIT(a='done')")])
+    prediction, _ = run(lm, sandbox, context_window=4_000)
+    again = replay(prediction.trajectory, RLM("q -> a", interpreter=sandbox))
+    assert again.trajectory[0].shown == prediction.trajectory[0].shown and len(again.trajectory[0].shown) < 4_200
+
+
+@pytest.mark.parametrize("since", [0, 1, 2, 3])
+def test_the_task_that_goes_on_is_always_sent(since: int) -> None:
+    turns = [Exchange("r", "o"), Exchange("r", "o", following="THE NEW TASK"), Exchange("r", "o")]
+    conversation = Conversation("contract", turns, branch=Branch("note", since, 0, 3))
+    sent = "\n".join(message["content"] for message in conversation.messages())
+    assert sent.count("THE NEW TASK") == 1 and sent.startswith("contract")

@@ -257,7 +257,7 @@ def test_limits_are_each_calls_own_and_usage_adds_up(sandbox: Environment) -> No
         assert [p.answer for p in found] == ["a", "b", "c"], "each call has a limit of its own"
         total = session.usage
     assert total["calls"] == 3 == sum(p.usage["calls"] for p in found)
-    assert total["turns"] == 3 and total["deepest"] == 0 and set(total["by_depth"]) == {0}
+    assert total["turns"] == 3 and total["deepest"] == 0 and set(total["by_depth"]) == {"0"}
     for column in ("lm_calls", "input_tokens", "output_tokens"):
         assert total[column] == sum(p.usage[column] for p in found)
     with dspy.context(lm=ScriptedLM(lambda c: code("SUBMIT(llm_query(query, fresh=True))"))):

@@ -96,7 +96,8 @@ def test_a_conversation_that_a_provider_finds_too_long_goes_on_shorter(
     def policy(last: str) -> Reply:
         if "Reply with the summary alone" in last:
             return Reply("A summary.")
-        return Reply(code("print('first ' * 500)\nfirst = 1" if "first" not in last else "SUBMIT(answer=str(first))"))
+        acted = "Output:" in last
+        return Reply(code("SUBMIT(answer=str(found))" if acted else "print('much ' * 2_000)\nfound = 1"))
 
     server = serve("openai", "m", KEY, policy)
     after: list[str] = []
