@@ -133,7 +133,7 @@ def test_usage_of_the_root_is_the_sum_over_the_tree(sandbox: Environment) -> Non
         for table in (usage["by_role"].values(), usage["by_depth"].values(), usage["table"]):
             assert sum(row[name] for row in table) == usage[name]
     assert usage["cost"] == pytest.approx(sum(row["cost"] for row in usage["table"]), abs=1e-12) and usage["cost"] > 0
-    assert usage["by_depth"][1]["lm_calls"] == 4 and usage["by_role"]["sub"]["lm_calls"] == 3
+    assert usage["by_depth"]["1"]["lm_calls"] == 4 and usage["by_role"]["sub"]["lm_calls"] == 3
     assert usage["calls"] == 5 and usage["turns"] == 4
 
 
