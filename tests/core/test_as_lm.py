@@ -303,6 +303,7 @@ def test_an_endpoint_gets_what_it_would_get_without_it(rlm: RLM, endpoint: Calla
     for used in (lm, rlm.as_lm(lm)):
         with dspy.context(lm=used):
             assert dspy.Predict("question -> answer")(question="Which colour?").answer == "blue"
+    lm.close()
     plain, through = map(json.loads, server.bodies)
     if engine == "litellm":
         # So DSPy 3.4 writes an explicit Request for LiteLLM; the newer name of the same setting.
@@ -316,6 +317,7 @@ def test_a_run_over_a_real_endpoint(rlm: RLM, endpoint: Callable[..., Any]) -> N
     lm = dspy.LM("openai/m", api_base=server.url, api_key="k", cache=False)
     with dspy.context(lm=rlm.as_lm(lm)), dspy.track_usage() as tracker:
         assert dspy.Predict(Count)(log=LOG, question="How many?").count == ERRORS
+    lm.close()
     assert len(server.bodies[0]) < 20_000
     assert tracker.get_total_tokens()["openai/m"]["total_tokens"] == 18 and len(tracker.get_total_tokens()) == 1
 
