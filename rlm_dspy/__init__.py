@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlm_dspy import environments, errors, events, signatures, tasks, testing
+    from rlm_dspy.completions import acompletion, completion
     from rlm_dspy.errors import (
         CallFailed,
         CallRefused,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         RecordingError,
         ReplayDiffers,
+        ReplyFailed,
         RLMError,
         RunFailed,
         RunStopped,
@@ -72,10 +74,13 @@ _HOMES = {
     "subscribe": "rlm_dspy.events",
     "Price": "rlm_dspy.prices",
     "Outcome": "rlm_dspy.trajectory",
+    "acompletion": "rlm_dspy.completions",
+    "completion": "rlm_dspy.completions",
     "Trajectory": "rlm_dspy.trajectory",
     "Turn": "rlm_dspy.trajectory",
     "CallFailed": "rlm_dspy.errors",
     "CallRefused": "rlm_dspy.errors",
+    "ReplyFailed": "rlm_dspy.errors",
     "ConfigurationError": "rlm_dspy.errors",
     "LimitReached": "rlm_dspy.errors",
     "MissingExtraError": "rlm_dspy.errors",
@@ -106,6 +111,7 @@ __all__ = [
     "RLMSession",
     "RecordingError",
     "ReplayDiffers",
+    "ReplyFailed",
     "Run",
     "RunFailed",
     "RunStopped",
@@ -115,6 +121,8 @@ __all__ = [
     "Turn",
     "ValueTooLargeError",
     "__version__",
+    "acompletion",
+    "completion",
     "environments",
     "errors",
     "events",

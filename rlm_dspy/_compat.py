@@ -6,6 +6,7 @@
 | `replays_reasoning` | how an engine sends earlier reasoning text back is decided in its private routing |
 | `has_provider` | whether an LM calls a provider or an engine of its user's own is in a private setting |
 | `model_facts` | the published prices and context windows that DSPy ships are read by an unlisted module |
+| `generation_config` | an explicit ``Request`` leaves out the settings that an LM has by itself |
 | `SubAgents` | the sandbox stand-in for ``import dspy`` lives in ``dspy.primitives.facade`` |
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import dspy
+from dspy.lm15 import Config, LM15Error, request_from_openai_chat
 from dspy.utils import DummyLM
 
 
@@ -81,6 +83,27 @@ def model_facts(model: str) -> dict[str, Any]:
     except Exception:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def generation_config(lm: Any) -> Config:
+    """The settings of ``lm`` (temperature, max_tokens, …) as an explicit ``Request`` carries them.
+
+    DSPy merges an LM's own settings into a call by messages, but not into a call by ``Request``. Settings of the
+    connection (keys, addresses, headers) are none of it: the LM keeps those itself. What cannot be written in a request
+    is left out.
+    """
+    from dspy.clients.backend_selection import CLIENT_KEYS
+
+    ours = CLIENT_KEYS | {"n", "num_generations", "rollout_id", "prompt_cache", "response_format", "cache"}
+    settings = {name: value for name, value in lm.kwargs.items() if name not in ours and value is not None}
+    plain = {name: value for name, value in settings.items() if name in ("temperature", "max_tokens", "top_p", "stop")}
+    for body in (settings, plain):
+        try:
+            message = {"role": "user", "content": "-"}
+            return request_from_openai_chat({**body, "model": lm.model, "messages": [message]}).config
+        except (LM15Error, TypeError, ValueError):
+            continue
+    return Config()
 
 
 class SubAgents:

@@ -124,7 +124,7 @@ class Briefing:
             outputs=submit.outputs_of(run.signature),
             limits=tuple(self._limits()),
             environment=str(getattr(run.factory, "execution_instructions", "") or ""),
-            notes=() if run.within is None else run.within.notes(),
+            notes=run.program.notes if run.within is None else run.within.notes(),
         )
 
     def _limits(self) -> list[str]:

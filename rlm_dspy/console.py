@@ -218,7 +218,8 @@ class _View:
         if usage.get("input_tokens") or usage.get("output_tokens"):
             counts.append(f"{usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out")
         at = f" ({event.limit})" if event.limit else ""
-        style = {"submitted": "bold green", "extracted": "bold yellow"}.get(event.outcome, "bold red")
+        styles = {"submitted": "bold green", "direct": "bold green", "extracted": "bold yellow"}
+        style = styles.get(event.outcome, "bold red")
         self._line(f"{event.outcome}{at} in {event.seconds:.1f} s: {', '.join(counts)}", style)
         if event.error and self._errors:
             cancelled = event.error in ("CancelledError", "KeyboardInterrupt")

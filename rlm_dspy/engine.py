@@ -9,7 +9,7 @@ import dspy
 
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
-from rlm_dspy import submit, watched
+from rlm_dspy import router, submit, watched
 from rlm_dspy._aio import threads
 from rlm_dspy.environments.base import Session
 from rlm_dspy.errors import LimitReached, PromptTooLongError, RunFailed
@@ -17,6 +17,7 @@ from rlm_dspy.kept import Kept
 from rlm_dspy.ledger import spending
 from rlm_dspy.loop import Ending, Loop, kept_outputs
 from rlm_dspy.metering import Meter
+from rlm_dspy.options import lms_of
 from rlm_dspy.providers import diagnose, secrets
 from rlm_dspy.recording import Replayed
 from rlm_dspy.redact import error_text, hide
@@ -46,7 +47,7 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
             trajectory so far as its attribute ``trajectory``.
     """
     run.attach()
-    for lm in (dspy.settings.lm, *run.program.lms()):
+    for lm in (*lms_of(dspy.settings.lm), *run.program.lms()):
         for secret in secrets(lm):
             hide(secret)
         if (model := getattr(lm, "model", None)) is not None:
@@ -161,6 +162,8 @@ async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
     )
     # A cancellation that came before this strikes here.
     await asyncio.sleep(0)
+    if (answer := await router.direct(run)) is not None:
+        return await _result(run, answer, Outcome("direct"), "", meter)
     loop = Loop(run, variables)
     run.session = session_of(run) if run.within is None else run.within.interpreter(run)
     try:
@@ -200,6 +203,25 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Me
             outputs = await loop.partial_answer()
             if any(value is not None for value in outputs.values()):
                 final_reasoning = "no answer was extracted; this is what was submitted or printed last"
+    prediction = await _result(run, outputs, outcome, final_reasoning, meter)
+    if outcome != "submitted" and on_limit == "raise":
+        if error is not None:
+            limit = f"stopped at {outcome.limit}, and no answer could be extracted"
+            how = "ended by an error" if ending.error else limit
+            raise RunFailed(f"the run {how}: {outcome.error}", prediction, outcome.limit) from error
+        raise LimitReached(
+            f"the run stopped at {outcome.limit} before it submitted an answer; the best answer so far is on "
+            "this exception's .prediction",
+            prediction,
+            outcome.limit,
+        )
+    return prediction
+
+
+async def _result(
+    run: Run, outputs: dict[str, Any], outcome: Outcome, final_reasoning: str, meter: Meter
+) -> dspy.Prediction:
+    """Record how the run ended, and what the caller gets of it."""
     usage = run.ledger.usage().to_dict()
     usage["by_model"] = meter.get_total_tokens()
     run.events.emit(
@@ -221,17 +243,6 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Me
     prediction["final_reasoning"] = final_reasoning
     prediction["outcome"] = outcome
     prediction["usage"] = usage
-    if outcome != "submitted" and on_limit == "raise":
-        if error is not None:
-            limit = f"stopped at {outcome.limit}, and no answer could be extracted"
-            how = "ended by an error" if ending.error else limit
-            raise RunFailed(f"the run {how}: {outcome.error}", prediction, outcome.limit) from error
-        raise LimitReached(
-            f"the run stopped at {outcome.limit} before it submitted an answer; the best answer so far is on "
-            "this exception's .prediction",
-            prediction,
-            outcome.limit,
-        )
     return prediction
 
 

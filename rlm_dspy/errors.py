@@ -15,7 +15,8 @@
         ├── ValueTooLargeError        a value does not fit the channel's cap; also a ValueError
         └── RunStopped                a run ended without SUBMIT and ``on_limit="raise"`` was asked for
             ├── LimitReached          a limit struck; ``.limit`` names it
-            └── RunFailed             an error ended the run; ``.__cause__`` is that error
+            ├── RunFailed             an error ended the run; ``.__cause__`` is that error
+            └── ReplyFailed           an RLM that stands in for an LM has no reply; also a dspy LMError
 
 Errors of the code that runs in a sandbox are DSPy's own, so that our interpreters fit DSPy's modules:
 ``dspy.CodeExecutionError`` is the code's fault and the session lives on, ``dspy.CodeInterpreterError`` means that
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dspy.utils.exceptions import ContextWindowExceededError, DSPyError
+from dspy.utils.exceptions import ContextWindowExceededError, DSPyError, LMError
 
 
 class RLMError(DSPyError):
@@ -152,3 +153,10 @@ class LimitReached(RunStopped):
 
 class RunFailed(RunStopped):
     """An error ended the run; ``__cause__`` is that error, ``.prediction`` holds what there is."""
+
+
+class ReplyFailed(RunStopped, LMError):
+    """A request to an LM made by ``rlm.as_lm()`` has no reply, because the run behind it ended without an answer.
+
+    Also an ``LMError``, so that programs deal with it as with any other failure of their LM; DSPy does not try again.
+    """

@@ -152,6 +152,12 @@ class Recording:
         found = self.turns.get(turn)
         return list(found.executed.notices) if found is not None and found.executed is not None else []
 
+    def direct(self) -> dict[str, Any] | None:
+        """What a direct call had answered; None where it was none, or gave nothing."""
+        if self.ended is None or self.ended.outcome != "direct" or self.ended.values is None:
+            return None
+        return self._typed(self.ended.values.value())
+
     def extract(self) -> dict[str, Any]:
         """What ``extract`` gave.
 

@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import dspy
 from dspy.signatures.signature import ensure_signature
 
-from rlm_dspy import engine, environments, tools
+from rlm_dspy import engine, environments, router, tools
 from rlm_dspy import inputs as inputs_
 from rlm_dspy._aio import run_sync
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.limits import Limits
+from rlm_dspy.options import PREPARED as _PREPARED
+from rlm_dspy.options import check_signature as _check_signature
+from rlm_dspy.options import factory as _factory
+from rlm_dspy.options import guidance_of as _guidance
+from rlm_dspy.options import lms_of
+from rlm_dspy.options import model_name as _model
+from rlm_dspy.options import named as _named
+from rlm_dspy.options import prices_of as _prices
 from rlm_dspy.prices import Prices
 from rlm_dspy.routing import Routes
 from rlm_dspy.run import Run
@@ -28,6 +36,7 @@ from rlm_dspy.streaming import Home, find_home
 from rlm_dspy.window import check_options
 
 if TYPE_CHECKING:
+    from rlm_dspy.as_lm import RecursiveLM
     from rlm_dspy.sessions import RLMSession
 
 STATE_SCHEMA = 1
@@ -47,12 +56,17 @@ class RLM(PicklableSignature):
         act, extract, sub, compact: The predictors of the root, of the last answer, of ``llm_query``, and of the summary
             of a conversation that became too long. Optimisers find them by these names; their instructions are strategy
             only.
+        direct: The predictor of a direct call, there only where ``direct_below`` is set.
+        notes: Facts that the contract states beside its own, set by the project on views.
 
     Example:
         >>> rlm = RLM("context, query -> answer: str", max_seconds=120)  # doctest: +SKIP
         >>> pred = rlm(context=open("huge.txt").read(), query="Which clauses changed?")  # doctest: +SKIP
         >>> pred.answer, pred.outcome, pred.trajectory, pred.usage  # doctest: +SKIP
     """
+
+    direct: Any
+    notes: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -87,6 +101,7 @@ class RLM(PicklableSignature):
         adhoc: bool = True,
         compaction: bool | float = True,
         context_window: int | None = None,
+        direct_below: int | None = None,
         guidance: Guidance | bool | Mapping[str, bool] = True,
     ) -> None:
         """
@@ -131,6 +146,8 @@ class RLM(PicklableSignature):
                 turns (limit ``"context_window"``).
             context_window: Tokens of prompt and reply that the root's LM takes. None for what the LM says of itself or
                 is published for its model; where that is unknown, a conversation is compacted when it is refused.
+            direct_below: Tokens; inputs below it are answered by one direct call of the predictor ``direct`` where that
+                gives an answer (`rlm_dspy.router`). None for no such call. A program with tools makes none.
             guidance: The aids that let a small model play the root (`rlm_dspy.Guidance`): True for all, False for none,
                 or such as ``{"demonstration": False}`` for all but one.
 
@@ -158,6 +175,7 @@ class RLM(PicklableSignature):
         self.max_concurrency = max_concurrency
         self.extract_seconds = extract_seconds
         self.on_limit = on_limit
+        self.direct_below = direct_below
         self.guidance = _guidance(guidance)
         self.max_depth = max_depth
         self.max_children = max_children
@@ -195,6 +213,7 @@ class RLM(PicklableSignature):
         self.child = child
         self.extract_child = RolePredict(ChildExtract) if max_depth > 1 and child is None else None
         self._check()
+        router.equip(self)
 
     @property
     def tools(self) -> dict[str, dspy.Tool]:
@@ -231,7 +250,7 @@ class RLM(PicklableSignature):
                 given = options.pop(name)
                 setattr(view, attribute, None if given is None and name == "sub_tools" else _tools(given))
         allowed = {*Limits.names(), "max_output_chars", "verbose", "sub_lm", "on_limit", "reuse", "adhoc"}
-        allowed |= {"compaction", "context_window"}
+        allowed |= {"compaction", "context_window", "direct_below"}
         unknown = sorted(options.keys() - allowed)
         if unknown:
             allowed |= {"interpreter", "interpreter_factory", "tools", "sub_tools", "models", "models_by_depth"}
@@ -243,6 +262,7 @@ class RLM(PicklableSignature):
         if view.max_depth > 1 and view.child is None and view.extract_child is None:
             view.extract_child = RolePredict(ChildExtract)
         view._check()
+        router.equip(view)
         return view
 
     def session(self, path: str | PathLike[str] | None = None, **limits: Any) -> RLMSession:
@@ -295,6 +315,9 @@ class RLM(PicklableSignature):
         view.extract = self.extract_child or RolePredict(ChildExtract)
         view.on_limit = "extract"
         view.verbose = False
+        view.notes = ()
+        view.direct_below = None
+        router.equip(view)
         tools.check_names(view.signature, view._tools, view.sub_calls)
         return view
 
@@ -303,6 +326,24 @@ class RLM(PicklableSignature):
         # Copying a DSPy module drops these.
         view.callbacks, view.history = self.callbacks, self.history
         return view
+
+    def as_lm(
+        self,
+        lm: dspy.BaseLM | None = None,
+        sub_lm: dspy.BaseLM | None = None,
+        *,
+        direct_below: int | Literal["program"] | None = "program",
+        **options: Any,
+    ) -> RecursiveLM:
+        """A ``dspy.LM`` whose replies to long requests this RLM writes; see `rlm_dspy.as_lm.as_lm`.
+
+        Example:
+            >>> dspy.configure(lm=rlm.as_lm(lm=dspy.LM("openai/gpt-5.4-mini")))  # doctest: +SKIP
+            >>> dspy.ChainOfThought("book, question -> answer")(book=ten_megabytes, question="…")  # doctest: +SKIP
+        """
+        from rlm_dspy.as_lm import as_lm
+
+        return as_lm(self, lm, sub_lm, direct_below=direct_below, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
         """Answer one task; inputs go by keyword. See `forward`."""
@@ -371,7 +412,7 @@ class RLM(PicklableSignature):
             raise ConfigurationError(
                 f"this state has schema {schema}, this rlm-dspy reads up to {STATE_SCHEMA}: upgrade it"
             )
-        optional = {"extract_child", "compact"}
+        optional = {"extract_child", "compact", "direct"}
         missing = [name for name, _ in self.named_predictors() if name not in {*state, *optional}]
         if missing:
             theirs = "generate_action" in state
@@ -381,9 +422,12 @@ class RLM(PicklableSignature):
         return super().load_state({**state, **own}, allow_unsafe_lm_state=allow_unsafe_lm_state)
 
     def lms(self) -> list[dspy.BaseLM]:
-        """The LMs that this program has itself: its predictors', `sub_lm`, and those with names."""
+        """The LMs that this program has itself: its predictors', `sub_lm`, and those with names.
+
+        In the place of one that an RLM stands in for (`as_lm`), those behind it, which are paid and have the keys.
+        """
         found = [self.sub_lm, *self.routes.lms(), *(predictor.lm for predictor in engine.predictors_of(self))]
-        return [lm for lm in found if isinstance(lm, dspy.BaseLM)]
+        return [lm for some in found if isinstance(some, dspy.BaseLM) for lm in lms_of(some)]
 
     def _check(self) -> None:
         tools.check_names(self.signature, self._tools, self.sub_calls)
@@ -414,7 +458,7 @@ class RLM(PicklableSignature):
     def _run(self, given: dict[str, Any], factory: Callable[[], Any] | None) -> Run:
         values = inputs_.bind(self.signature, given)
         if self.max_cost is not None:
-            self._check_prices([*self.lms(), *([dspy.settings.lm] if dspy.settings.lm is not None else [])])
+            self._check_prices([*self.lms(), *(lms_of(dspy.settings.lm) if dspy.settings.lm is not None else [])])
         configured = _factory(None, factory) or self._factory or _factory(None, dspy.settings.interpreter_factory)
         return Run(self, values, self.limits, configured or environments.get("local"))
 
@@ -426,66 +470,5 @@ class RLM(PicklableSignature):
         return await engine.execute(run, home)
 
 
-def _check_signature(signature: Any) -> None:
-    if not isinstance(signature, str) and not (isinstance(signature, type) and issubclass(signature, dspy.Signature)):
-        raise TypeError(
-            "signature must be a text such as 'context, query -> answer: str' or a dspy.Signature class, "
-            f"not {signature!r}"
-        )
-
-
-def _named(sub_calls: Any) -> list[tuple[str, Any]]:
-    if sub_calls is None:
-        return []
-    if not isinstance(sub_calls, Mapping):
-        raise TypeError(
-            "sub_calls maps names to signatures or modules, as in sub_calls={'classify': 'text -> label'}, "
-            f"not {type(sub_calls).__name__}"
-        )
-    return list(sub_calls.items())
-
-
-def _factory(
-    interpreter: str | Environment | Callable[[], Any] | None, factory: Callable[[], Any] | None
-) -> Callable[[], Any] | None:
-    if interpreter is not None and factory is not None:
-        raise ConfigurationError("give interpreter= or interpreter_factory=, not both: they are the same thing")
-    chosen = interpreter if interpreter is not None else factory
-    if chosen is None:
-        return None
-    if isinstance(chosen, str):
-        return environments.get(chosen)
-    if not isinstance(chosen, type) and isinstance(chosen, dspy.CodeInterpreter):
-        raise TypeError(
-            "interpreter takes something that creates interpreters, and got an interpreter; every run needs its own. "
-            f"Pass lambda: {type(chosen).__name__}(...)"
-        )
-    if not callable(chosen):
-        raise TypeError(
-            "interpreter must be an environment's name, an environment, or a zero-argument callable, "
-            f"not {type(chosen).__name__}"
-        )
-    return chosen
-
-
-def _guidance(given: Guidance | bool | Mapping[str, bool]) -> Guidance:
-    try:
-        return Guidance.of(given)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
-
-
-def _prices(given: Any) -> dict[str, Any]:
-    Prices(given)
-    return dict(given or {})
-
-
-_PREPARED: dict[str, Callable[[Any], Any]] = {"guidance": _guidance, "prices": _prices}
-"""Options whose values are checked and put into form, and how."""
-
 # The constructor's parameter of the same name hides the module inside of it.
 _tools = tools.normalize
-
-
-def _model(lm: Any) -> str:
-    return str(getattr(lm, "model", type(lm).__name__))

@@ -12,11 +12,11 @@ from typing import Any, Literal, SupportsIndex, overload
 
 from rlm_dspy import events as ev
 
-Status = Literal["submitted", "extracted", "failed"]
+Status = Literal["submitted", "extracted", "failed", "direct"]
 
 
 class Outcome(str):
-    """How a run ended: ``"submitted"``, ``"extracted"`` or ``"failed"``, comparable as that text.
+    """How a run ended: ``"submitted"``, ``"extracted"``, ``"failed"`` or ``"direct"``, comparable as that text.
 
     Attributes:
         limit: The limit that ended the turns, such as ``"max_iters"`` or ``"max_seconds"``; None if none did.

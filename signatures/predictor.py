@@ -97,9 +97,10 @@ class RolePredict(PicklableSignature, dspy.Predict):
             predict.demos, predict.lm, predict.traces = fitting, self.lm, self.traces
         state: dict[str, Any] = dspy.Predict.dump_state(predict, json_mode=json_mode)
         if isinstance(lm := state.get("lm"), dict):
-            state["lm"] = {name: value for name, value in lm.items() if not _may_hold_a_key(name)}
+            state["lm"] = {name: value for name, value in lm.items() if not may_hold_a_key(name)}
         return state
 
 
-def _may_hold_a_key(setting: str) -> bool:
+def may_hold_a_key(setting: str) -> bool:
+    """True for the name of an LM's setting that is a key, or holds headers with one."""
     return setting in _HEADERS or _SECRET.search(setting.lower()) is not None

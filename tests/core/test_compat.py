@@ -189,6 +189,32 @@ def test_reserved_names_are_those_of_the_facade() -> None:
     assert dspy.RLM._RESERVED_RESULT_NAMES <= tools.RESULT_NAMES
 
 
+# ----------------------------------------------------------------------------------------------- generation_config
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 0.3, "max_tokens": 99},
+        {"temperature": 0.0, "top_p": 0.5, "stop": ["END"], "seed": 7, "presence_penalty": 0.5},
+        {"api_key": "sk-1", "extra_headers": {"a": "b"}, "timeout": 3, "temperature": 1.0, "rollout_id": 3},
+        {"logit_bias": {"5": 1.0}},
+    ],
+)
+def test_generation_config_is_what_a_call_by_messages_sends(settings: dict[str, Any]) -> None:
+    """What breaks: short requests to `rlm.as_lm()` go out without the settings of the LM behind it."""
+    own = {name: value for name, value in settings.items() if name not in ("api_key", "extra_headers", "timeout")}
+    lm = ScriptedLM(["x"], **own)
+    lm("hello")
+    assert _compat.generation_config(dspy.LM("openai/m", **settings)) == lm.calls[0].request.config
+
+
+def test_generation_config_leaves_out_what_a_request_cannot_say() -> None:
+    lm = dspy.LM("openai/m", temperature=0.3, functions=[{"name": "f"}])
+    assert _compat.generation_config(lm).temperature == 0.3
+
+
 # ---------------------------------------------------------------------------------------- public parts that we lean on
 
 

@@ -1,0 +1,105 @@
+"""The options of an RLM: checked, and in the form that it keeps them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import dspy
+
+from rlm_dspy import environments
+from rlm_dspy.environments.base import Environment
+from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.prices import Prices
+from rlm_dspy.signatures import Guidance
+
+
+def check_signature(signature: Any) -> None:
+    """Refuse what is neither a text nor a signature class.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(signature, str) and not (isinstance(signature, type) and issubclass(signature, dspy.Signature)):
+        raise TypeError(
+            "signature must be a text such as 'context, query -> answer: str' or a dspy.Signature class, "
+            f"not {signature!r}"
+        )
+
+
+def named(sub_calls: Any) -> list[tuple[str, Any]]:
+    """The option ``sub_calls`` as pairs.
+
+    Raises:
+        TypeError: It is no mapping.
+    """
+    if sub_calls is None:
+        return []
+    if not isinstance(sub_calls, Mapping):
+        raise TypeError(
+            "sub_calls maps names to signatures or modules, as in sub_calls={'classify': 'text -> label'}, "
+            f"not {type(sub_calls).__name__}"
+        )
+    return list(sub_calls.items())
+
+
+def factory(
+    interpreter: str | Environment | Callable[[], Any] | None, interpreter_factory: Callable[[], Any] | None
+) -> Callable[[], Any] | None:
+    """What makes interpreters, from the two options for it; None if neither is given.
+
+    Raises:
+        ConfigurationError: Both are given, or there is no environment of that name.
+        TypeError: It is no name and cannot be called, or is an interpreter itself.
+    """
+    if interpreter is not None and interpreter_factory is not None:
+        raise ConfigurationError("give interpreter= or interpreter_factory=, not both: they are the same thing")
+    chosen = interpreter if interpreter is not None else interpreter_factory
+    if chosen is None:
+        return None
+    if isinstance(chosen, str):
+        return environments.get(chosen)
+    if not isinstance(chosen, type) and isinstance(chosen, dspy.CodeInterpreter):
+        raise TypeError(
+            "interpreter takes something that creates interpreters, and got an interpreter; every run needs its own. "
+            f"Pass lambda: {type(chosen).__name__}(...)"
+        )
+    if not callable(chosen):
+        raise TypeError(
+            "interpreter must be an environment's name, an environment, or a zero-argument callable, "
+            f"not {type(chosen).__name__}"
+        )
+    return chosen
+
+
+def guidance_of(given: Guidance | bool | Mapping[str, bool]) -> Guidance:
+    """The option ``guidance`` in full.
+
+    Raises:
+        ConfigurationError: It names an aid that there is not.
+    """
+    try:
+        return Guidance.of(given)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def prices_of(given: Any) -> dict[str, Any]:
+    """The option ``prices``, checked; see `rlm_dspy.prices.Prices` for what it raises."""
+    Prices(given)
+    return dict(given or {})
+
+
+PREPARED: dict[str, Callable[[Any], Any]] = {"guidance": guidance_of, "prices": prices_of}
+"""Options whose values are checked and put into form, and how."""
+
+
+def model_name(lm: Any) -> str:
+    """What ``lm`` is called."""
+    return str(getattr(lm, "model", type(lm).__name__))
+
+
+def lms_of(lm: Any) -> list[Any]:
+    """``lm`` alone; or the LMs behind one that says that it only stands in for them, in its attribute ``behind``."""
+    behind = getattr(lm, "behind", None)
+    return list(behind) if isinstance(behind, tuple) else [lm]
