@@ -286,7 +286,10 @@ def test_what_was_asked_before_is_not_paid_again(sandbox: Environment) -> None:
     sub = ScriptedLM(lambda call: f"reply {call.number}")
     lm = ScriptedLM(
         [
-            code("print(llm_query('a'), llm_query('a'), *llm_query_batched(['a', 'b', 'b']), llm_query('a', fresh=True))"),
+            code(
+                "again = llm_query_batched(['a', 'b', 'b'])\n"
+                "print(llm_query('a'), llm_query('a'), *again, llm_query('a', fresh=True))"
+            ),
             code("SUBMIT('x')"),
         ]
     )
@@ -322,7 +325,8 @@ def test_typed_sub_calls_give_python_values(sandbox: Environment) -> None:
     lm = ScriptedLM(
         [
             code(
-                "one = classify('c1', labels=['good'])\nmany = classify_batched(['c2', {'clause': 'c3'}], labels=['bad'])\n"
+                "one = classify('c1', labels=['good'])\n"
+                "many = classify_batched(['c2', {'clause': 'c3'}], labels=['bad'])\n"
                 "print(one.label, one.score + 1, one['score'], [m.score for m in many])\nclassify(labels=[])"
             ),
             code("SUBMIT('x')"),
