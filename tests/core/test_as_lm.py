@@ -60,7 +60,7 @@ class Count(dspy.Signature):
     count: int = dspy.OutputField()
 
 
-@pytest.mark.parametrize("adapter", [None, dspy.ChatAdapter(), dspy.JSONAdapter(), dspy.XMLAdapter()], ids=str)
+@pytest.mark.parametrize("adapter", [None, dspy.ChatAdapter(), dspy.JSONAdapter(), dspy.XMLAdapter()], ids=["none", "chat", "json", "xml"])
 def test_a_long_field_is_a_variable_and_the_form_of_the_reply_is_in_view(rlm: RLM, adapter: Any) -> None:
     lm = ScriptedLM(root("SUBMIT(count=log.count('ERROR') + 0 * len(question))"))
     with dspy.context(lm=rlm.as_lm(lm), adapter=adapter):
@@ -114,7 +114,7 @@ SUBMIT(tickets=[{'number': int(line.split()[0]), 'kind': 'disk'} for line in bad
 """
 
 
-@pytest.mark.parametrize("adapter", [dspy.ChatAdapter(), dspy.JSONAdapter()], ids=str)
+@pytest.mark.parametrize("adapter", [dspy.ChatAdapter(), dspy.JSONAdapter()], ids=["chat", "json"])
 def test_typed_inputs_and_outputs(rlm: RLM, adapter: dspy.Adapter) -> None:
     lm = ScriptedLM(root(TICKETS))
     with dspy.context(lm=rlm.as_lm(lm), adapter=adapter):
