@@ -60,7 +60,9 @@ class Count(dspy.Signature):
     count: int = dspy.OutputField()
 
 
-@pytest.mark.parametrize("adapter", [None, dspy.ChatAdapter(), dspy.JSONAdapter(), dspy.XMLAdapter()], ids=["none", "chat", "json", "xml"])
+@pytest.mark.parametrize(
+    "adapter", [None, dspy.ChatAdapter(), dspy.JSONAdapter(), dspy.XMLAdapter()], ids=["none", "chat", "json", "xml"]
+)
 def test_a_long_field_is_a_variable_and_the_form_of_the_reply_is_in_view(rlm: RLM, adapter: Any) -> None:
     lm = ScriptedLM(root("SUBMIT(count=log.count('ERROR') + 0 * len(question))"))
     with dspy.context(lm=rlm.as_lm(lm), adapter=adapter):
