@@ -18,7 +18,7 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -143,6 +143,15 @@ async def caught(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:
         return await work, None
     except (KeyboardInterrupt, SystemExit) as error:
         return None, error
+
+
+async def gathered(works: Iterable[Awaitable[T]]) -> list[T]:
+    """Await all of ``works`` at once: their results in order.
+
+    A KeyboardInterrupt or SystemExit of one of them is raised when all have ended (see `caught`), any other error at
+    once, as by ``asyncio.gather``.
+    """
+    return [_raised(outcome) for outcome in await asyncio.gather(*map(caught, works))]
 
 
 def _raised(outcome: tuple[T | None, BaseException | None]) -> T:

@@ -7,7 +7,6 @@ through. At the last level a single sub-call answers instead, and the code is to
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import dspy
 
 from rlm_dspy import events as ev
-from rlm_dspy._aio import caught
+from rlm_dspy._aio import gathered
 from rlm_dspy.environments.base import HostFunction
 from rlm_dspy.errors import CallRefused
 from rlm_dspy.redact import error_text
@@ -100,11 +99,7 @@ class Children:
             except Exception as error:
                 return failed(error)
 
-        results = await asyncio.gather(*(caught(slot(inputs)) for inputs in bound))
-        for _, fatal in results:
-            if fatal is not None:
-                raise fatal
-        return [answer for answer, _ in results]
+        return await gathered(slot(inputs) for inputs in bound)
 
     @functools.cached_property
     def _shape(self) -> Shape:

@@ -122,12 +122,13 @@ async def explained(error: BaseException, predictor: Any) -> str:
     """
     if isinstance(error, Replayed):
         return str(error)
+    if isinstance(error, PromptTooLongError):
+        # It tells the fix itself.
+        return _told(error)
     lm = getattr(predictor, "lm", None) or dspy.settings.lm
     # In a thread, because a local server may be asked for its models.
     fix = await threads.run(diagnose, error, lm)
     note = f"{_FIX}{fix}"
-    if isinstance(error, PromptTooLongError):
-        return _told(error)
     if fix is not None and note not in getattr(error, "__notes__", ()):
         error.add_note(note)
     return _told(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -79,11 +78,6 @@ class Limits:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, in the order of the fields."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Limits:
-        """What `to_dict` gave; what is not there has its default."""
-        return cls(**{name: value for name, value in data.items() if name in cls.names()})
 
     @classmethod
     def names(cls) -> frozenset[str]:

@@ -19,7 +19,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from rlm_dspy import adhoc
-from rlm_dspy._aio import caught
+from rlm_dspy._aio import gathered
 from rlm_dspy.calls import spend
 from rlm_dspy.environments.base import HostFunction
 from rlm_dspy.environments.codec import FailedCall
@@ -174,10 +174,11 @@ class SubCalls:
         kind = self._kind(which) if isinstance(which, str) else which
         model, fresh = self._options(kind, kwargs)
         inputs = _checked(kind, kind.shape.bind(kind.name, args, kwargs))
+        # First, because it may be refused: that is no call under way.
+        (ask,) = self._asks(kind, [inputs], model, fresh)
         self.in_a_row += 1
         self.overlapped = self.overlapped or self._under_way > 0
         self._under_way += 1
-        (ask,) = self._asks(kind, [inputs], model, fresh)
         try:
             return await ask.answer(kind.name)
         finally:
@@ -193,16 +194,10 @@ class SubCalls:
         rows = [_checked(kind, row) for row in kind.shape.rows(name, args[0], kwargs)]
         asks = self._asks(kind, rows, model, fresh)
         try:
-            results = await asyncio.gather(*(caught(_slot(ask, name)) for ask in asks))
+            return await gathered(_slot(ask, name) for ask in asks)
         finally:
             for ask in asks:
                 ask.abandon()
-        replies: list[Any] = []
-        for reply, fatal in results:
-            if fatal is not None:
-                raise fatal
-            replies.append(reply)
-        return replies
 
     def _options(self, kind: Kind, kwargs: dict[str, Any]) -> tuple[Any, bool]:
         """``model=`` and ``fresh=`` of a call, unless its own inputs have these names."""
@@ -266,7 +261,8 @@ class SubCalls:
         try:
             prediction = await work(begun=ask.begin)
         except AdapterParseError as error:
-            if not predictor:
+            # A text has no form that could be wrong, and a module of the user's own has its own ways.
+            if adapter is not self._typed:
                 raise
             prediction = await self._repaired(work, error)
         except Exception as error:

@@ -306,6 +306,15 @@ def test_what_was_asked_before_is_not_paid_again(sandbox: Environment) -> None:
     assert again.usage["calls"] == 2
 
 
+def test_a_refused_call_does_not_pass_for_one_that_is_under_way(sandbox: Environment) -> None:
+    """Calls one after the other are told of the batched one, also where one before them was refused."""
+    refused = "try:\n    llm_query('x')\nexcept RuntimeError:\n    print('refused')"
+    source = f"for n in range(5):\n    llm_query(f'q {{n}}')\n{refused}"
+    lm = ScriptedLM([code(refused), code(source), code("SUBMIT('x')")])
+    prediction = asked(lm, sandbox, max_llm_calls=5)
+    assert prediction.usage["calls"] <= 5 and "one after the other" in prediction.trajectory[1].shown
+
+
 def test_a_failure_is_not_remembered(sandbox: Environment) -> None:
     def reply(call: Call) -> str:
         if call.number <= 1:
