@@ -84,6 +84,11 @@ def within(session: RLMSession) -> Iterator[None]:
         _within.reset(token)
 
 
+def current() -> Run | None:
+    """The run that this context belongs to, as the context of a tool does; None outside of runs."""
+    return _current.get()
+
+
 @contextlib.contextmanager
 def running(run: Run) -> Iterator[None]:
     """What is called inside belongs to ``run``."""
