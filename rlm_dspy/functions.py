@@ -118,7 +118,7 @@ class HostFunctions:
                 value = await function(*args, **kwargs)
                 try:
                     result = await run.events.keep(value)
-                except (TypeError, ValueError) as raised:
+                except Exception as raised:
                     # It cannot cross to the code either, which is told so.
                     result, error = Kept(why=str(raised)), describe_failure(raised)
                 return value
@@ -164,7 +164,7 @@ class HostFunctions:
         shown = ""
         try:
             result = await work()
-            shown = one_line(result) if isinstance(result, str) else repr_short(result)
+            shown = one_line(result) if isinstance(result, str) else one_line(short_repr(result), 60)
             return result
         except Exception as raised:
             error = error_text(raised)

@@ -264,7 +264,11 @@ _short = _Short()
 
 def short_repr(value: Any) -> str:
     """A bounded ``repr`` of anything, made without building a long one first; never raises."""
-    return _short.repr(value)
+    try:
+        return _short.repr(value)
+    except Exception:
+        # A list or dict of a class whose own methods fail.
+        return f"<{type(value).__name__}>"
 
 
 def repr_fits(value: Any, limit: int) -> bool:

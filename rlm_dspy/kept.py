@@ -225,7 +225,8 @@ def _digest(value: Any, total: Any, left: list[int], depth: int) -> None:
             total.update(part.encode())
         left[0] -= len(value)
     elif value is None or kind in (bool, int, float, complex):
-        total.update(f"{kind.__name__}{value!r};".encode())
+        # In hexadecimal, because Python writes out no number of more than some thousand decimal digits.
+        total.update(f"{kind.__name__}{value:x};".encode() if kind is int else f"{kind.__name__}{value!r};".encode())
     else:
         try:
             text, blobs = encode(value)
