@@ -160,8 +160,16 @@ def _call_out(call: SessionCall, put: Any, hide: Any) -> dict[str, Any]:
         "inputs": {name: hide(text) for name, text in call.inputs.items()},
         "outputs": put(f"the outputs of call {call.number}", dict(call.outputs)),
         "outcome": [str(call.outcome), call.outcome.limit, call.outcome.error],
-        "events": [_without(event.to_dict(), hide) for event in call.trajectory.events],
+        "events": [_event_out(event, hide) for event in call.trajectory.events],
     }
+
+
+def _event_out(event: ev.Event, hide: Any) -> dict[str, Any]:
+    data: dict[str, Any] = _without(event.to_dict(), hide)
+    if isinstance(event, ev.ChildEnded):
+        data["events"] = [_event_out(inner, hide) for inner in event.events]
+    # What kind it is of is the project's own word, also where somebody's key happens to be the same.
+    return data | {"kind": event.kind}
 
 
 def _without(data: Any, hide: Any) -> Any:

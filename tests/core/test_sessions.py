@@ -353,6 +353,16 @@ def test_a_resumed_session_can_be_saved_and_resumed_again(sandbox: Environment, 
         assert outputs(session(query="second?"))[0] == "['Point', 'Slow']"
 
 
+def test_a_key_that_is_a_word_of_ours_spoils_no_saved_session(
+    sandbox: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "returned")
+    _, rlm = saved(sandbox, tmp_path / "s")
+    with rlm.resume(tmp_path / "s") as session:
+        kinds = {event.kind for event in session.history[0].trajectory.events}
+    assert "returned" in kinds
+
+
 STEPS = (
     "n = n + 1",
     "items.append(n)",
