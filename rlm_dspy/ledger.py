@@ -324,6 +324,10 @@ class Ledger:
             with self._lock:
                 self._hold(estimate)
 
+    def close(self) -> None:
+        """The run is over: what was held back for its last call is there for others again."""
+        self.hold(Estimate())
+
     def _hold(self, estimate: Estimate) -> None:
         change = Estimate(estimate.tokens - self._held.tokens, estimate.picodollars - self._held.picodollars)
         self._held = estimate
