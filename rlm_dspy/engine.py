@@ -176,8 +176,26 @@ async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
             await loop.leftovers.look()
     finally:
         if run.within is None:
-            await asyncio.shield(asyncio.ensure_future(_close(run)))
+            await _closed(run)
     return await _finish(run, loop, ending, program.on_limit, meter)
+
+
+async def _closed(run: Run) -> None:
+    """Close the session of ``run``; cancelling stops the waiting, not the closing."""
+    begun = False
+
+    async def close() -> None:
+        nonlocal begun
+        begun = True
+        await _close(run)
+
+    try:
+        await asyncio.shield(asyncio.ensure_future(close()))
+    except asyncio.CancelledError:
+        if not begun:
+            # Cancelled before its first step, as by an event loop that ends: it is done here.
+            await _close(run)
+        raise
 
 
 async def _close(run: Run) -> None:

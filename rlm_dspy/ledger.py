@@ -244,16 +244,18 @@ class Ledger:
     @contextlib.contextmanager
     def in_flight(self) -> Iterator[None]:
         """Count one LM call as being in flight."""
-        with self._lock:
-            for ledger in self._chain:
-                ledger._in_flight += 1
-                ledger._usage.peak_width = max(ledger._usage.peak_width, ledger._in_flight)
+        self.count_in_flight(1)
         try:
             yield
         finally:
-            with self._lock:
-                for ledger in self._chain:
-                    ledger._in_flight -= 1
+            self.count_in_flight(-1)
+
+    def count_in_flight(self, change: int) -> None:
+        """So many LM calls more, or less, are in flight."""
+        with self._lock:
+            for ledger in self._chain:
+                ledger._in_flight += change
+                ledger._usage.peak_width = max(ledger._usage.peak_width, ledger._in_flight)
 
     def count_tool_call(self) -> None:
         """Count one call of a user's tool."""
