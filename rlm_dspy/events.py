@@ -186,8 +186,8 @@ class ChildEnded(Event):
 @dataclass(frozen=True, kw_only=True)
 class Executed(Event):
     """The turn's code ran. ``output`` is all it gave (before truncation for the prompt), ``lost`` the variables that
-    a restart of the session cost, ``notices`` what the root is told of its calls besides, ``images`` what was displayed,
-    each a media type and base64 text."""
+    a restart of the session cost, ``notices`` what the root is told of its calls besides, ``images`` what was
+    displayed, each a media type and base64 text."""
 
     kind: ClassVar[str] = "executed"
     turn: int
