@@ -25,6 +25,7 @@ The rooms of this folder:
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
     worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
     wire.py            frames; codec.py, scalars.py, arrays.py, records.py: values in them
+    armour.py          frames on a stream that carries text only
     channel.py         the host's end of the stream; session.py a session on it; host_tasks.py the calls it serves;
                        interpreter.py its DSPy face
     registry.py        environments by name

@@ -76,6 +76,9 @@ class Transport(Protocol):
     One whose stream can tell may also have ``write_now(data: bytes) -> bool``: it sends all of ``data`` or nothing,
     never blocks, and says whether it did; from any thread, also during a `write`. It saves small frames the way over
     another thread.
+
+    One whose stream carries text only, because an SDK decodes it, has ``text = True``: all that crosses then is lines
+    of printable ASCII, and each `write` is given whole lines (`rlm_dspy.environments.armour`).
     """
 
     same_python: bool

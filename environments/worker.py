@@ -152,11 +152,20 @@ class Capture:
 class Worker:
     """The protocol: requests are run one after the other by the main thread."""
 
-    def __init__(self, source: int, sink: int) -> None:
+    def __init__(self, source: int, sink: int, text: bool = False) -> None:
         self._source, self._sink = source, sink
         self._errors = high_descriptor(2)
         self._pid = os.getpid()
-        self._reader = Reader(lambda n: os.read(source, n), None, None, lambda view: os.readv(source, [view]))
+        self._armour: Any = None
+        if text:
+            # Sent along only where it is needed.
+            layer = sys.modules["_rlm_armour"]
+            self._armour = layer.armour
+            self._reader = Reader(layer.Unarmour(lambda n: os.read(source, n)).read, None)
+            # What a shell has printed may lack the end of its line.
+            self._put(b"\n")
+        else:
+            self._reader = Reader(lambda n: os.read(source, n), None, None, lambda view: os.readv(source, [view]))
         self._send_lock = threading.Lock()
         self._max_value: int | None = None
         self._work: list[Any] = []
@@ -183,6 +192,13 @@ class Worker:
             write_frame(self._write, head, encoder.blobs)
 
     def _write(self, data: Any) -> None:
+        if self._armour is None:
+            self._put(data)
+        else:
+            for line in self._armour(data):
+                self._put(line)
+
+    def _put(self, data: Any) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(self._sink, view) :]
@@ -444,11 +460,15 @@ def leave() -> None:
         os._exit(0)
 
 
-def main() -> None:
-    """Take the stream away from descriptors 0 and 1, which code may use, and serve on it."""
+def main(text: bool = False) -> None:
+    """Take the stream away from descriptors 0 and 1, which code may use, and serve on it.
+
+    Args:
+        text: It carries text only.
+    """
     source, sink = high_descriptor(0), high_descriptor(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     if null > 2:
         os.close(null)
-    Worker(source, sink).main()
+    Worker(source, sink, text).main()
