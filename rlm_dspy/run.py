@@ -162,7 +162,7 @@ class Run:
         self.ledger: Ledger = Ledger(
             limits,
             above,
-            Prices(program.prices) if parent is None or program.prices else None,
+            Prices(program.prices, above.prices if above else None) if above is None or program.prices else None,
             counts=child or self.within is not None,
             deeper=self.within is None,
         )
