@@ -22,6 +22,8 @@ The rooms of this folder:
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
     worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
+    given.py           what an environment gives its sessions, checked; prepare.py brings it into a worker;
+                       packages.py fetches packages; place.py is the worker's end; transfer.py moves files
     wire.py            frames; codec.py, scalars.py, arrays.py, records.py: values in them
     channel.py         the host's end of the stream; session.py a session on it; host_tasks.py the calls it serves;
                        interpreter.py its DSPy face
@@ -45,6 +47,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlm_dspy.environments.base import (
+        BaseOptions,
         Bound,
         CellError,
         CellResult,
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from rlm_dspy.environments.subprocess_env import Subprocess
 
 _WHERE = {
+    "BaseOptions": "base",
     "Bound": "base",
     "CellError": "base",
     "CellResult": "base",
@@ -83,6 +87,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "BaseOptions",
     "Bound",
     "CellError",
     "CellResult",
