@@ -136,6 +136,7 @@ class _Leased:
         self.read = transport.read
         self.write = transport.write
         self.write_now = getattr(transport, "write_now", None)
+        self.text = getattr(transport, "text", False)
         self.kill = transport.kill
         self.reason = transport.reason
         self._transport = transport
