@@ -1,8 +1,8 @@
 """Sandboxes at a provider, as environments: what all of them share.
 
-A backend is a subclass that makes a sandbox (`CloudEnvironment.create`) and a `Remote` that speaks to it in the calls of
-the provider's SDK. Retrying, credentials, clean-up when a start fails half-way, and the description are here; the stream
-is `rlm_dspy.environments.remote`. Every session has a sandbox of its own, and no spares are kept unless
+A backend is a subclass that makes a sandbox (`CloudEnvironment.create`) and a `Remote` that speaks to it in the calls
+of the provider's SDK. Retrying, credentials, clean-up when a start fails half-way, and the description are here; the
+stream is `rlm_dspy.environments.remote`. Every session has a sandbox of its own, and no spares are kept unless
 `rlm_dspy.environments.warm` asks for them: they would cost money.
 """
 

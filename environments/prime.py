@@ -50,7 +50,7 @@ class Prime(CloudEnvironment):
     name = "prime"
     provider = "Prime Intellect"
     extra = "prime"
-    modules = ("prime_sandboxes",)
+    module = "prime_sandboxes"
     variables = ("PRIME_API_KEY",)
     machine = "a VM of Prime Intellect"
     repeatable = True
@@ -90,9 +90,8 @@ class Prime(CloudEnvironment):
         self.gpu_type = gpu_type
         self.timeout_minutes = max(1, int(positive("timeout_minutes", timeout_minutes)))
         self.idle_timeout_minutes = idle_timeout_minutes
-        self.network_allowlist = _words(
-            "network_allowlist", None if network_denylist is not None else network_allowlist
-        )
+        allowed = None if network_denylist is not None else network_allowlist
+        self.network_allowlist = _words("network_allowlist", allowed)
         self.network_denylist = _words("network_denylist", network_denylist)
         self.environment_vars = texts("environment_vars", environment_vars)
         self.labels = _words("labels", labels)
