@@ -244,6 +244,8 @@ class Environment(abc.ABC):
 
     name: ClassVar[str]
     execution_instructions: str = ""
+    keeps_spares: ClassVar[bool] = True
+    """Whether warm workers are kept of it once it has been used twice; False where they cost money."""
     shell: ClassVar[str | None] = None
     """``"ipython"`` where cells are IPython's."""
 
