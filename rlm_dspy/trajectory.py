@@ -7,11 +7,13 @@ written for ``dspy.RLM`` (3.4), whose ``trajectory`` is such a list of dicts, re
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, SupportsIndex, overload
 
 from rlm_dspy import events as ev
+from rlm_dspy.environments.base import Image
 from rlm_dspy.errors import RecordingError
 from rlm_dspy.redact import redactor
 
@@ -54,6 +56,7 @@ class Turn(dict[str, str]):
         calls: The host calls made by the code, as ``(name, seconds, error)`` in the order they ended.
         seconds: Wall time of the turn: the LM's reply and the execution.
         lost: Variables that a restart of the session cost during this turn.
+        images: What the code displayed, where the environment takes pictures (``ipython``).
     """
 
     number: int
@@ -63,6 +66,7 @@ class Turn(dict[str, str]):
     calls: tuple[tuple[str, float, str | None], ...]
     seconds: float
     lost: tuple[str, ...]
+    images: tuple[Image, ...]
 
     def __init__(
         self,
@@ -77,6 +81,7 @@ class Turn(dict[str, str]):
         calls: Iterable[tuple[str, float, str | None]] = (),
         seconds: float = 0.0,
         lost: Iterable[str] = (),
+        images: Iterable[Image] = (),
     ) -> None:
         super().__init__(reasoning=reasoning, code=code, output=output)
         self.number = number
@@ -86,6 +91,7 @@ class Turn(dict[str, str]):
         self.calls = tuple(calls)
         self.seconds = seconds
         self.lost = tuple(lost)
+        self.images = tuple(images)
 
     reasoning = property(lambda self: self["reasoning"])
     code = property(lambda self: self["code"])
@@ -141,6 +147,7 @@ class Trajectory(list[Turn]):
                 case ev.Executed():
                     turn.update(output=event.output, lost=event.lost, error=event.error is not None)
                     turn["seconds"] += event.seconds
+                    turn["images"] = [Image(kind, base64.b64decode(data)) for kind, data in event.images]
                 case ev.TurnEnded():
                     turn.update(shown=event.observation, error=event.error)
                     turn["output"] = turn.get("output") or event.observation
