@@ -181,8 +181,8 @@ class ChildRun:
     Attributes:
         turn: The turn of the parent, from 1.
         name: The function that started it: ``"rlm_query"`` or ``"rlm_query_batched"``.
-        prompt: What it was asked, without secrets; ``""`` where another module is the child, or where it was too large to
-            be kept.
+        prompt: What it was asked, without secrets; ``""`` where another module is the child, or where it was too large
+            to be kept.
         inputs: Name to type and size of each of its inputs.
         outcome: How it ended. A child that was stopped before it had an outcome is ``"failed"``, with the error
             ``"cancelled"``.
