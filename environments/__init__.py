@@ -21,6 +21,7 @@ The rooms of this folder:
     subprocess_env.py  a process of its own, not confined
     inprocess.py       exec in this process
     ipython_env.py     IPython's cells, in any environment; ipython_shell.py runs them; kernel.py a Jupyter kernel
+    pyodide_env.py     dspy.PythonInterpreter: Python as WebAssembly, in Deno
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
     worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from rlm_dspy.environments.ipython_env import IPython
     from rlm_dspy.environments.local import Local
     from rlm_dspy.environments.pool import warm
+    from rlm_dspy.environments.pyodide_env import Pyodide
     from rlm_dspy.environments.registry import from_options, get, names
     from rlm_dspy.environments.subprocess_env import Subprocess
 
@@ -86,6 +88,7 @@ _WHERE = {
     "InProcess": "inprocess",
     "Interpreter": "interpreter",
     "Local": "local",
+    "Pyodide": "pyodide_env",
     "Subprocess": "subprocess_env",
     "from_options": "registry",
     "get": "registry",
@@ -106,6 +109,7 @@ __all__ = [
     "InProcess",
     "Interpreter",
     "Local",
+    "Pyodide",
     "Session",
     "Submission",
     "Subprocess",
@@ -116,6 +120,7 @@ __all__ = [
     "ipython",
     "local",
     "names",
+    "pyodide",
     "subprocess",
     "warm",
 ]
@@ -147,6 +152,13 @@ def ipython(**options: Any) -> IPython:
     from rlm_dspy.environments.ipython_env import IPython
 
     return IPython(**options)
+
+
+def pyodide(**options: Any) -> Pyodide:
+    """DSPy's sandbox of WebAssembly; see `rlm_dspy.environments.pyodide_env.Pyodide` for the options."""
+    from rlm_dspy.environments.pyodide_env import Pyodide
+
+    return Pyodide(**options)
 
 
 class _Room(types.ModuleType):

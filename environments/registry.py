@@ -29,6 +29,7 @@ _BUILT_IN = {
     "subprocess": "rlm_dspy.environments.subprocess_env:Subprocess",
     "inprocess": "rlm_dspy.environments.inprocess:InProcess",
     "ipython": "rlm_dspy.environments.ipython_env:IPython",
+    "pyodide": "rlm_dspy.environments.pyodide_env:Pyodide",
 }
 _PLANNED = ("docker", "modal", "e2b", "daytona", "prime")
 
