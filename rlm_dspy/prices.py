@@ -7,11 +7,12 @@ total and not only close to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rlm_dspy import _compat
+from rlm_dspy._aio import threads
 from rlm_dspy.errors import ConfigurationError
 
 PICO = 10**12
@@ -96,6 +97,18 @@ class Prices:
             # The published prices are many; DSPy reads them for its own engines' models and no others.
             self._known[model] = _published(model) if lm is None or _compat.has_provider(lm) else None
         return self._known[model]
+
+
+async def fetched(lms: Iterable[Any]) -> None:
+    """Have what is published about the models of ``lms`` at hand.
+
+    DSPy fetches the list once a process, when it is first asked; here that happens in a thread, not in the event loop.
+    """
+    if not _compat.facts_at_hand():
+        for lm in lms:
+            if _compat.has_provider(lm):
+                await threads.run(_compat.model_facts, str(lm.model))
+                return
 
 
 def _published(model: str) -> Price | None:
