@@ -191,6 +191,8 @@ class RLM(PicklableSignature):
         self.sub = RolePredict(read_signature(sub_signature or Sub, "sub_signature"))
         self.extract = RolePredict(extract_signature(self.signature))
         self.compact = RolePredict(Compact)
+        if child is not None and max_depth < 2:
+            raise ConfigurationError("a child never runs with max_depth=1: give max_depth=2 or more with child=")
         self.child = child
         self.extract_child = RolePredict(ChildExtract) if max_depth > 1 and child is None else None
         self._check()

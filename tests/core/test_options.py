@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dates
 import enum
 import inspect
+import traceback
 from typing import Any
 
 import dspy
@@ -93,6 +94,29 @@ def test_a_depth_that_names_no_model_says_where_and_what_to_add() -> None:
     with pytest.raises(ConfigurationError, match="there are 'slow'"):
         RLM("context -> answer", models={"slow": lm}, models_by_depth={1: {"root": "fast"}})
     assert RLM("a -> b", models={"fast": lm}, models_by_depth={1: {"root": "fast"}}).routes.at(1, "root") is lm
+
+
+def test_a_child_that_could_never_run_is_told_the_depth() -> None:
+    child = RLM("prompt -> response")
+    with pytest.raises(ConfigurationError, match="give max_depth=2"):
+        RLM("context -> answer", child=child)
+    assert RLM("context -> answer", child=child, max_depth=2).with_options(max_depth=1).child is child
+
+
+def test_an_error_of_a_synchronous_call_shows_no_other_before_it(sandbox: Environment) -> None:
+    """What was raised while an exception is handled shows that one first in its traceback, to every user."""
+    with pytest.raises(ValueError, match="No LM is loaded") as caught, dspy.context(lm=None):
+        RLM("text -> answer", interpreter_factory=sandbox)(text="x")
+    assert "no running event loop" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_subscriber_that_cannot_be_called_is_refused_at_once() -> None:
+    for wrong in (3, lambda event: None):
+        with pytest.raises(TypeError, match=r"called as subscriber\(event, run\)"), rlm_dspy.subscribe(wrong):  # type: ignore[arg-type]
+            pass
+    for right in (print, lambda *both: None, lambda event, run, more=1: None):
+        with rlm_dspy.subscribe(right):
+            pass
 
 
 # ------------------------------------------------------------------------------------------------------- types by name
