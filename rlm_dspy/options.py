@@ -27,6 +27,22 @@ def check_signature(signature: Any) -> None:
         )
 
 
+def unreadable(signature: Any, where: str, error: Exception) -> ConfigurationError:
+    """What to raise where DSPy could make no signature of ``signature``.
+
+    Args:
+        signature: As it was given.
+        where: Whose it is, such as ``" of sub_signature"``; empty for the program's own.
+        error: What DSPy raised.
+    """
+    if isinstance(error, TypeError):
+        # DSPy looks these up on its class, and finds the field.
+        why = "fields, input_fields, instructions, model_config, output_fields, signature cannot be names of fields"
+        return ConfigurationError(f"the signature {signature!r}{where} cannot be read ({error}): {why}; rename them")
+    form = "It has the form 'context, query -> answer: str'; for types of your own write a dspy.Signature class"
+    return ConfigurationError(f"the signature {signature!r}{where} cannot be read: {error}. {form}")
+
+
 def named(sub_calls: Any) -> list[tuple[str, Any]]:
     """The option ``sub_calls`` as pairs.
 

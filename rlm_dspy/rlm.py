@@ -25,6 +25,7 @@ from rlm_dspy.options import lms_of
 from rlm_dspy.options import model_name as _model
 from rlm_dspy.options import named as _named
 from rlm_dspy.options import prices_of as _prices
+from rlm_dspy.options import unreadable as _unreadable
 from rlm_dspy.prices import Prices
 from rlm_dspy.routing import Routes
 from rlm_dspy.run import Run
@@ -160,11 +161,8 @@ class RLM(PicklableSignature):
         try:
             # Here and not in a helper: DSPy looks for the types that a text names where this was called.
             self.signature = ensure_signature(signature)
-        except (SyntaxError, ValueError) as error:
-            raise ConfigurationError(
-                f"the signature {signature!r} cannot be read: {error}. "
-                "It has the form 'context, query -> answer: str'; for types of your own write a dspy.Signature class"
-            ) from error
+        except (SyntaxError, ValueError, TypeError) as error:
+            raise _unreadable(signature, "", error) from error
         self.max_iters = max_iters
         self.max_llm_calls = max_llm_calls
         self.max_output_chars = max_output_chars
@@ -201,9 +199,8 @@ class RLM(PicklableSignature):
             _check_signature(given)
             try:
                 predictor = RolePredict(ensure_signature(given))
-            except (SyntaxError, ValueError) as error:
-                where = f"sub_calls[{name!r}]" if name else "sub_signature"
-                raise ConfigurationError(f"the signature {given!r} of {where} cannot be read: {error}") from error
+            except (SyntaxError, ValueError, TypeError) as error:
+                raise _unreadable(given, f" of sub_calls[{name!r}]" if name else " of sub_signature", error) from error
             if name:
                 self.sub_calls[name] = predictor
             else:
@@ -310,7 +307,11 @@ class RLM(PicklableSignature):
             inputs: Names of the child's inputs, ``prompt`` among them.
         """
         view = self._copy()
-        view.signature = child_signature(tuple(name for name in inputs if name != "prompt"))
+        names = tuple(name for name in inputs if name != "prompt")
+        try:
+            view.signature = child_signature(names)
+        except (TypeError, ValueError) as error:
+            raise _unreadable(", ".join(names), " of a child's inputs", error) from error
         view._tools = dict(self._tools if self._sub_tools is None else self._sub_tools)
         view.extract = self.extract_child or RolePredict(ChildExtract)
         view.on_limit = "extract"
@@ -436,6 +437,7 @@ class RLM(PicklableSignature):
 
     def _check(self) -> None:
         tools.check_names(self.signature, self._tools, self.sub_calls)
+        tools.check_inputs("sub_signature", self.sub)
         _ = self.limits
         if self.child is not None and not isinstance(self.child, dspy.Module):
             raise TypeError(f"child must be a dspy.Module, such as another RLM, not {self.child!r}")

@@ -8,6 +8,7 @@ turns, limits and prediction; what it uses also counts in the session's account.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from rlm_dspy.journals import Journal
 from rlm_dspy.ledger import Ledger
 from rlm_dspy.limits import Limits
 from rlm_dspy.observation import final_text
+from rlm_dspy.own_cells import TOLD, own_cell, told
 from rlm_dspy.prices import Prices
 from rlm_dspy.redact import error_text
 from rlm_dspy.signatures.contract import SHORT
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 _MARK = "_rlm_session"
 GONE: Any = object()
 """Stands for the value of an input that could not be saved."""
-_LOOK = f"print({_MARK!r} in globals(), *(n for n in {{names!r}} if n in globals()))"
+_LOOK = f"print({TOLD!r} + ' '.join([str({_MARK!r} in names)] + [n for n in wanted if n in names]))"
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class RLMSession:
         self.number = 0
         self.given: tuple[str, ...] = ()
         self._busy = threading.Lock()
+        self._process = os.getpid()
         self._interpreter: Session | None = None
         self._factory: Callable[[], Any] | None = None
         self._current: dict[str, Any] = {}
@@ -204,6 +207,8 @@ class RLMSession:
         """`close`, without ever blocking the event loop."""
         self._closed = True
         interpreter, self._interpreter = self._interpreter, None
+        if self._process != os.getpid():
+            return  # the parent's, which goes on with it
         try:
             if interpreter is not None:
                 await watched.close_session(interpreter)
@@ -233,6 +238,10 @@ class RLMSession:
     def _taken(self) -> Iterator[None]:
         if self._closed:
             raise SessionError("the session is closed; make a new one by rlm.session(), or resume it")
+        if self._process != os.getpid():
+            raise SessionError(
+                "the session belongs to the process that this one was forked from; save it there, and resume it here"
+            )
         if not self._busy.acquire(blocking=False):
             raise SessionError("the session is busy with another call; make one call after the other")
         try:
@@ -317,8 +326,8 @@ class RLMSession:
     async def _held(self, session: Session) -> set[str]:
         """Which of the names of inputs are there, and the mark of an interpreter that earlier calls used."""
         names = [name for name, _ in self.numbered()]
-        result = await session.run(_LOOK.format(names=names))
-        marked, *found = result.stdout.split() or ["False"]
+        result = await session.run(own_cell(_LOOK, wanted=names))
+        marked, *found = " ".join(told(result.stdout)).split() or ["False"]
         return {_MARK, *found} if marked == "True" else set()
 
     def numbered(self) -> Iterator[tuple[str, Any]]:

@@ -404,8 +404,10 @@ def _checked(kind: Kind, inputs: dict[str, Any]) -> dict[str, Any]:
 def _key(kind: Kind, lm: Any, row: Mapping[str, Any]) -> tuple[Any, ...]:
     digest = hashlib.blake2b(digest_size=16)
     for name, value in row.items():
-        digest.update(f"{name}:{type(value).__name__}:".encode())
-        digest.update((value if isinstance(value, str) else repr(value)).encode("utf-8", "surrogatepass"))
+        text = (value if isinstance(value, str) else repr(value)).encode("utf-8", "surrogatepass")
+        # With its length: what stands in a value is not to pass for the next one.
+        digest.update(f"{name}:{type(value).__name__}:{len(text)}:".encode())
+        digest.update(text)
     return id(kind.module), id(lm), digest.digest()
 
 

@@ -255,6 +255,8 @@ def test_bad_input_is_named(sandbox: Environment) -> None:
         again([])
     with pytest.raises(TypeError, match="replay takes"):
         again([{"kind": "run_started"}])
+    with pytest.raises(TypeError, match="'contxt', which is no input of the run; these are context, query"):
+        again(first.trajectory, contxt="c")
 
     other = run(program(sandbox, OnePoint), [code("SUBMIT({'x': 1, 'label': 'a'})")], q="q")
     with pytest.raises(RecordingError, match=r"pass it: replay\(\.\.\., rlm\)"):

@@ -157,6 +157,34 @@ def test_two_calls_at_once_are_refused_and_the_session_goes_on(sandbox: Environm
         session(query="q")
 
 
+def test_a_forked_process_leaves_the_session_of_its_parent_alone(
+    sandbox: Environment, in_python: Callable[..., Any]
+) -> None:
+    script = """
+import os, dspy
+from rlm_dspy import RLM, SessionError
+from rlm_dspy.testing import ScriptedLM, code
+rlm = RLM("context -> answer", interpreter="subprocess", guidance=False)
+dspy.configure(lm=ScriptedLM(lambda call: code("n = globals().get('n', 0) + 1\\nSUBMIT(n)")))
+session = rlm.session()
+session(context="x")
+child = os.fork()
+if not child:
+    try:
+        session()
+    except SessionError as error:
+        print(error, flush=True)
+    session.close()
+    os._exit(0)
+os.waitpid(child, 0)
+print(session().answer)
+session.close()
+"""
+    process = in_python(script)
+    out, err = process.communicate(timeout=60)
+    assert "forked from" in out and out.splitlines()[-1] == "2", (out, err)
+
+
 def test_what_was_never_given_is_an_error_that_says_so(sandbox: Environment) -> None:
     with dspy.context(lm=ScriptedLM([code("SUBMIT('x')")])), program(sandbox).session() as session:
         with pytest.raises(SessionError, match=r"\['context'\] were never given in this session.*session\(context="):
@@ -343,6 +371,27 @@ def test_a_saved_session_goes_on_in_every_environment(name: str, tmp_path: Path,
     # The prefix that a provider has cached is still one.
     contract = before.conversation.messages()[0]
     assert contract["content"] in [message["content"] for message in root.calls[0].messages]
+
+
+@pytest.mark.parametrize("name", ["subprocess", "inprocess"])
+def test_names_of_builtins_that_code_has_taken_disturb_nothing(name: str, tmp_path: Path, no_leaks: None) -> None:
+    taken = (
+        "list, str, type, dict, len, set, isinstance, callable, getattr, hash, repr, exec, Exception = range(13)\n"
+        "class Record:\n    pass\n"
+        "import collections\nfound = {(1, 2): collections.Counter('aab')}\nprint = globals = 5\nSUBMIT('one')"
+    )
+    check = "SUBMIT(f'{list} {str} {type} {len} {Record.__name__} {found[1, 2].most_common(1)}')"
+    rlm = RLM("context -> answer", interpreter=name, guidance=False, context_window=9_000)
+    kept = "0 1 2 4 Record [('a', 2)]"
+    lm = ScriptedLM([code(taken), code(check), code(check)])
+    with dspy.context(lm=lm):
+        with rlm.session() as session:
+            session(context="x")
+            assert session().answer == kept and "made before are still there" in lm.calls[1].prompt
+            assert session.save(tmp_path / "saved") == {}
+        with rlm.resume(tmp_path / "saved") as session:
+            assert session.report is not None and not session.report.unsaved
+            assert session().answer == kept
 
 
 def test_a_resumed_session_can_be_saved_and_resumed_again(sandbox: Environment, tmp_path: Path) -> None:
