@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlm_dspy import RLM, ConfigurationError, LimitReached
+from rlm_dspy import RLM, ConfigurationError, LimitReached, environments
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.events import ChildEnded, ChildStarted
-from rlm_dspy.testing import Call, ScriptedLM, code
+from rlm_dspy.testing import Call, Reply, ScriptedLM, code
 
 PRICE = {"scripted/lm": (1.0, 1.0)}
 
@@ -324,6 +324,22 @@ def test_a_failure_is_not_remembered(sandbox: Environment) -> None:
     lm = ScriptedLM([code("print(llm_query_batched(['a', 'a']))\nprint(llm_query('a'))"), code("SUBMIT('x')")])
     prediction = asked(lm, sandbox, sub=ScriptedLM(reply))
     assert prediction.trajectory[0].output.endswith("yes") and "[ERROR]" in prediction.trajectory[0].output
+
+
+def test_after_a_failure_one_of_those_who_wait_asks_for_all(sandbox: Environment) -> None:
+    sub = ScriptedLM([Reply(error=dspy.lm15.InvalidRequestError("no")), Reply("yes", delay=0.1)])
+    lm = ScriptedLM([code("print(llm_query_batched(['a'] * 6))"), code("SUBMIT('x')")])
+    prediction = asked(lm, sandbox, sub=sub, max_llm_calls=2)
+    output = prediction.trajectory[0].output
+    assert output.count("'yes'") == 5 and output.count("[ERROR]") == 1 and prediction.usage["calls"] == 2
+
+
+@pytest.mark.parametrize("name", ["inprocess", "subprocess"])
+def test_an_answer_that_code_has_changed_is_reused_as_it_was(name: str, no_leaks: None) -> None:
+    sub = ScriptedLM(["[[ ## tags ## ]]\n['a']\n\n[[ ## completed ## ]]"])
+    lm = ScriptedLM([code("f('x').append('b')\nprint(f('x'))"), code("SUBMIT('x')")])
+    prediction = asked(lm, environments.get(name), sub=sub, sub_calls={"f": "text -> tags: list[str]"})
+    assert prediction.trajectory[0].output.startswith("['a']")
 
 
 def test_typed_sub_calls_give_python_values(sandbox: Environment) -> None:
