@@ -245,6 +245,16 @@ def test_large_inputs_are_given_again_and_checked(sandbox: Environment) -> None:
         again(small.trajectory, context="abd")
 
 
+def test_notes_on_functions_that_code_has_rebound_come_in_the_same_order(sandbox: Environment) -> None:
+    first = run(
+        program(sandbox),
+        [code("llm_query = budget = SUBMIT = SHOW_VARS = predict = 1"), code("SUBMIT('', 1)")],
+        context="c",
+        query="q",
+    )
+    assert again(first.trajectory, program(sandbox)).differences == ()
+
+
 def test_bad_input_is_named(sandbox: Environment) -> None:
     first = run(program(sandbox), [code("print(1)"), code("SUBMIT('', 1)")], context="c", query="q")
     with pytest.raises(ConfigurationError, match="the recorded run is of the signature"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import signal
 import threading
 import zipfile
@@ -74,6 +75,15 @@ def test_the_current_inputs_have_the_stable_names_and_older_ones_numbers(sandbox
     assert outputs(third)[0] == "new b old a ['context_0', 'context_1', 'query_0', 'query_1', 'query_2']"
     told = root.calls[3].prompt
     assert "`context` = 'new'" in told and "`context_0`, `query_0`, `query_1`" in told
+
+
+def test_variables_of_code_with_the_numbered_names_do_not_stand_in_for_inputs(sandbox: Environment) -> None:
+    clobbering = "context_0 = 'mine'\ncontext_1 = 'mine too'\nquery_1 = 5\ncontext = None\nSUBMIT('x')"
+    lm = ScriptedLM([code(clobbering)] + [code("SUBMIT(f'{context} {context_0} {query}')")] * 2)
+    with dspy.context(lm=lm), program(sandbox).session() as session:
+        session(context="first", query="q0")
+        assert session(query="q1").answer == "first first q1"
+        assert session(context="second").answer == "second first q1"
 
 
 def test_the_conversation_only_grows(sandbox: Environment) -> None:
@@ -521,6 +531,15 @@ def test_saving_writes_all_or_nothing_and_no_pickle(sandbox: Environment, tmp_pa
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         assert all(b"\x80\x04\x95" not in archive.read(name) for name in archive.namelist())
+
+
+def test_saving_replaces_nothing_but_files(sandbox: Environment, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with program(sandbox).session() as session:
+        for path in (tmp_path, tmp_path / "pipe"):
+            with pytest.raises(OSError, match="no file"):
+                session.save(path)
+    assert (tmp_path / "pipe").is_fifo() and [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_a_file_that_is_foreign_newer_or_torn_is_refused(sandbox: Environment, tmp_path: Path) -> None:
