@@ -81,11 +81,24 @@ def read_signature(given: Any, where: str = "") -> type[dspy.Signature]:
         raise TypeError(f"{where or 'signature'} must be {form}, not {given!r}")
     try:
         return named_types.read(given)
-    except (SyntaxError, ValueError) as error:
-        raise ConfigurationError(
-            f"the signature {given!r}{' of ' if where else ''}{where} cannot be read: {str(error).rstrip('.')}. "
-            "It has the form 'context, query -> answer: str'; for types of your own write a dspy.Signature class"
-        ) from error
+    except (SyntaxError, ValueError, TypeError) as error:
+        raise unreadable(given, f" of {where}" if where else "", error) from error
+
+
+def unreadable(signature: Any, where: str, error: Exception) -> ConfigurationError:
+    """What to raise where DSPy could make no signature of ``signature``.
+
+    Args:
+        signature: As it was given.
+        where: Whose it is, such as ``" of sub_signature"``; empty for the program's own.
+        error: What DSPy raised.
+    """
+    if isinstance(error, TypeError):
+        # DSPy looks these up on its class, and finds the field.
+        why = "fields, input_fields, instructions, model_config, output_fields, signature cannot be names of fields"
+        return ConfigurationError(f"the signature {signature!r}{where} cannot be read ({error}): {why}; rename them")
+    form = "It has the form 'context, query -> answer: str'; for types of your own write a dspy.Signature class"
+    return ConfigurationError(f"the signature {signature!r}{where} cannot be read: {str(error).rstrip('.')}. {form}")
 
 
 def named(sub_calls: Any) -> list[tuple[str, Any]]:

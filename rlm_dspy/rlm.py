@@ -291,7 +291,11 @@ class RLM(PicklableSignature):
             inputs: Names of the child's inputs, ``prompt`` among them.
         """
         view = self._copy()
-        view.signature = child_signature(tuple(name for name in inputs if name != "prompt"))
+        names = tuple(name for name in inputs if name != "prompt")
+        try:
+            view.signature = child_signature(names)
+        except (TypeError, ValueError) as error:
+            raise _unreadable(", ".join(names), " of a child's inputs", error) from error
         view._tools = dict(self._tools if self._sub_tools is None else self._sub_tools)
         view.extract = self.extract_child or RolePredict(ChildExtract)
         view.on_limit = "extract"
@@ -427,6 +431,7 @@ class RLM(PicklableSignature):
 
     def _check(self) -> None:
         tools.check_names(self.signature, self._tools, self.sub_calls)
+        tools.check_inputs("sub_signature", self.sub)
         _ = self.limits
         if self.child is not None and not isinstance(self.child, dspy.Module):
             raise TypeError(f"child must be a dspy.Module, such as another RLM, not {self.child!r}")
