@@ -292,7 +292,9 @@ class Environment(abc.ABC):
             ConfigurationError: An option makes no sense, or not here.
         """
         other = copy.copy(self)
-        Environment.__init__(other, **{**self.base_options(), **base})
+        options = self.base_options()
+        options.update(base)
+        Environment.__init__(other, **options)
         return other
 
     def base_options(self) -> BaseOptions:

@@ -46,6 +46,7 @@ __all__ = ["Check", "Factory", "Report", "Result", "Skip", "checks", "lacks", "r
 
 # Importing these registers their checks.
 _PARTS = (conformance_python, conformance_host, conformance_life, conformance_files, conformance_bounds)
+registered.sort(key=lambda check: [part.__name__ for part in _PARTS].index(check.__module__))
 
 
 @dataclass(frozen=True)

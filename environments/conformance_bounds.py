@@ -11,6 +11,8 @@ import contextlib
 import os
 import secrets
 import socket
+import subprocess
+import sys
 import tempfile
 import textwrap
 import time
@@ -134,6 +136,8 @@ async def secrets_of_the_host_are_out_of_reach(factory: Factory) -> None:
     """A variable of this host's environment is neither in the sandbox's nor in that of a process it can see."""
     mark = secrets.token_hex(16)
     os.environ["RLM_DSPY_CHECK_KEY"] = mark
+    # A variable that is set while a process runs is not in what the kernel shows of it, so there is another process.
+    waiting = subprocess.Popen([sys.executable, "-I", "-c", "input()"], stdin=subprocess.PIPE)
     try:
         async with opened(factory) as session:
             claimed(session, "secrets")
@@ -143,7 +147,7 @@ async def secrets_of_the_host_are_out_of_reach(factory: Factory) -> None:
                 mark, found = {mark[:16]!r} + {mark[16:]!r}, []
                 if mark in "".join(os.environ.values()): found.append("environment")
                 try: pids = [name for name in os.listdir("/proc") if name.isdigit()]
-                except OSError: pids = ["self", "1", str(os.getppid()), "{os.getpid()}"]
+                except OSError: pids = ["self", "1", str(os.getppid()), "{waiting.pid}"]
                 for pid in pids:
                     for name in ("environ", "cmdline"):
                         try:
@@ -156,6 +160,7 @@ async def secrets_of_the_host_are_out_of_reach(factory: Factory) -> None:
             assert result.submission is not None and result.submission.args[0] == [], result.submission
     finally:
         del os.environ["RLM_DSPY_CHECK_KEY"]
+        waiting.communicate(b"\n")
 
 
 @check("process")

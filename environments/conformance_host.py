@@ -363,12 +363,6 @@ async def forks_do_no_harm(session: Any) -> None:
     await prints(session, "print('once', 'child' in globals())", "once False\n")
 
 
-@check("process")
-async def sessions_share_nothing(session: Any) -> None:
-    """Output and working directory are a session's own while another runs."""
-    await prints(session, "import os, tempfile\nos.chdir(tempfile.gettempdir())\nprint(len(os.environ) < 20)", "True\n")
-
-
 @check("interrupt")
 async def time_is_measured(session: Any) -> None:
     """A result says how long its cell took."""

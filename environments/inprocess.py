@@ -97,7 +97,9 @@ class InProcess(Environment):
 
     def with_options(self, **base: Unpack[BaseOptions]) -> Self:
         """See `Environment.with_options`."""
-        return type(self)(**{**self.base_options(), **base})
+        options = self.base_options()
+        options.update(base)
+        return type(self)(**options)
 
     def open(self) -> Transport:
         """There is no stream to this environment; its sessions come from calling it."""
