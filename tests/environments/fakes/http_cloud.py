@@ -190,9 +190,12 @@ class HttpCloud(Cloud):
             while True:
                 with program.changed:
                     program.changed.wait_for(
-                        lambda: program.done or box.ended or any(len(program.output[n]) > places[n] for n in STREAMS), 1.0
+                        lambda: program.done or box.ended or any(len(program.output[n]) > places[n] for n in STREAMS),
+                        1.0,
                     )
-                    pieces = [(name, bytes(program.output[name][places[name] : places[name] + PIECE])) for name in STREAMS]
+                    pieces = [
+                        (name, bytes(program.output[name][places[name] : places[name] + PIECE])) for name in STREAMS
+                    ]
                     done = program.done and not any(piece for _, piece in pieces)
                 if box.ended:
                     raise Drop
