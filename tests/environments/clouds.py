@@ -84,8 +84,6 @@ PROVIDERS = (E2B, PRIME)
 def params(providers: tuple[Provider, ...] = PROVIDERS) -> list[Any]:
     """For ``pytest.mark.parametrize``: each provider, skipped with the reason where its SDK is missing."""
     return [
-        pytest.param(
-            provider, id=provider.name, marks=[pytest.mark.skip(reason=provider.missing)] if provider.missing else []
-        )
-        for provider in providers
+        pytest.param(each, id=each.name, marks=pytest.mark.skipif(each.missing is not None, reason=str(each.missing)))
+        for each in providers
     ]

@@ -31,7 +31,15 @@ from tests.environments.clouds import Provider, lead, params
 pytestmark = pytest.mark.parametrize("provider", params())
 
 QUICK = ("state_persists", "host_calls_overlap", "host_errors_are_raised_at_the_call")
-ROOT = Path(__file__).parents[2]
+RESIST = "while True:\n    try:\n        while True:\n            x = 1\n    except BaseException:\n        y = 1"
+PROBE = """
+import socket
+try:
+    socket.create_connection(("1.1.1.1", 443), 5)
+    print("open")
+except OSError:
+    print("closed")
+"""
 
 
 @pytest.fixture
@@ -275,10 +283,7 @@ def test_what_cannot_be_deleted_is_told_and_deleted_at_exit(
 
 def test_a_cell_that_resists_is_killed_with_its_sandbox(cloud: Any, provider: Provider) -> None:
     with provider.environment()() as session:
-        resist = (
-            "while True:\n    try:\n        while True:\n            x = 1\n    except BaseException:\n        y = 1"
-        )
-        result = run(session, resist, timeout=0.3)
+        result = run(session, RESIST, timeout=0.3)
         assert result.error is not None and result.error.kind == "timeout"
         assert len(cloud.alive) == 1 and len(cloud.made) == 2
 
@@ -396,5 +401,4 @@ def test_the_real_provider(provider: Provider, no_leaks: None) -> None:
     with provider.environment()() as session:
         assert session.execute("sum(range(10))") == 45
         assert session.execute("len(text)", {"text": "é" * 3_000_000}) == 3_000_000
-        probe = "import socket\ntry:\n    socket.create_connection(('1.1.1.1', 443), 5)\n    print('open')\nexcept OSError: print('closed')"
-        assert session.execute(probe) == "closed\n"
+        assert session.execute(PROBE) == "closed\n"

@@ -15,21 +15,21 @@ import pytest
 
 from rlm_dspy import environments
 from rlm_dspy._aio import run_sync
-from rlm_dspy.environments.e2b import E2B as E2BEnvironment
+from rlm_dspy.environments.channel import Channel
 from rlm_dspy.errors import ConfigurationError
-from tests.environments.clouds import E2B, lead
+from tests.environments import clouds
 
-pytestmark = pytest.mark.skipif(E2B.missing is not None, reason=str(E2B.missing))
+pytestmark = pytest.mark.skipif(clouds.E2B.missing is not None, reason=str(clouds.E2B.missing))
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_leaks: None) -> Iterator[Any]:
-    yield from lead(E2B, monkeypatch, tmp_path)
+    yield from clouds.lead(clouds.E2B, monkeypatch, tmp_path)
 
 
 def test_options_go_to_the_provider(cloud: Any) -> None:
-    environment = E2BEnvironment(
+    environment = environments.e2b(
         template="my-template", ttl=60, envs={"COLOUR": "blue"}, metadata={"team": "red"}, request_timeout=20
     )
     with environment() as session:
@@ -51,7 +51,7 @@ def test_options_go_to_the_provider(cloud: Any) -> None:
     ids=["closed", "open", "rules"],
 )
 def test_the_network_is_closed_unless_asked_for(cloud: Any, options: Any, sent: Any, level: str) -> None:
-    environment = E2BEnvironment(**options)
+    environment = environments.e2b(**options)
     environment.open().close()
     asked = cloud.made[0].asked
     assert {name: asked.get(name) for name in sent} == sent and environment.describe().network.level == level
@@ -73,7 +73,7 @@ def test_the_network_is_closed_unless_asked_for(cloud: Any, options: Any, sent: 
 )
 def test_wrong_options_are_told(options: Any) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(options))):
-        E2BEnvironment(**options)
+        environments.e2b(**options)
 
 
 def test_options_from_the_command_line() -> None:
@@ -83,7 +83,7 @@ def test_options_from_the_command_line() -> None:
 
 
 def test_a_lifetime_is_extended_while_the_session_lives(cloud: Any, eventually: Callable[..., bool]) -> None:
-    with E2BEnvironment(ttl=1)() as session:
+    with environments.e2b(ttl=1)() as session:
         session.execute("x = 41")
         assert eventually(lambda: cloud.count("timeout") >= 6)
         assert session.execute("x + 1") == 42 and len(cloud.made) == 1
@@ -91,7 +91,7 @@ def test_a_lifetime_is_extended_while_the_session_lives(cloud: Any, eventually: 
 
 
 def test_a_lifetime_that_cannot_be_extended_ends(cloud: Any) -> None:
-    with E2BEnvironment(ttl=1)() as session:
+    with environments.e2b(ttl=1)() as session:
         session.execute("x = 1")
         cloud.fail("timeout", *[500] * 100)
         result = run_sync(session.run("while True: pass"))
@@ -101,7 +101,7 @@ def test_a_lifetime_that_cannot_be_extended_ends(cloud: Any) -> None:
 
 
 def test_a_sandbox_that_is_gone_is_noticed_while_nothing_happens(cloud: Any, eventually: Callable[..., bool]) -> None:
-    with E2BEnvironment(ttl=1)() as session:
+    with environments.e2b(ttl=1)() as session:
         session.execute("x = 1")
         cloud.end("killed")
         assert eventually(lambda: not session._channel.alive)
@@ -109,7 +109,7 @@ def test_a_sandbox_that_is_gone_is_noticed_while_nothing_happens(cloud: Any, eve
 
 
 def test_what_a_login_shell_prints_does_no_harm(cloud: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = E2BEnvironment.create
+    made = environments.E2B.create
 
     def create(self: Any, token: str) -> Any:
         remote = made(self, token)
@@ -117,21 +117,19 @@ def test_what_a_login_shell_prints_does_no_harm(cloud: Any, monkeypatch: pytest.
         profile.write_text(profile.read_text() + "echo welcome; echo ünd >&2; printf 'no end of line'\n")
         return remote
 
-    monkeypatch.setattr(E2BEnvironment, "create", create)
-    with E2BEnvironment()() as session:
+    monkeypatch.setattr(environments.E2B, "create", create)
+    with environments.e2b()() as session:
         assert session.execute("print('ö')") == "ö\n"
 
 
 def test_output_is_not_kept_by_the_sdk(cloud: Any) -> None:
-    transport: Any = E2BEnvironment().open()
+    transport: Any = environments.e2b().open()
     try:
         handle = transport.remote._handle
         run = transport.remote._sandbox.commands.run
         if "retain_output" not in inspect.signature(run).parameters:
             # Otherwise `forget_output` has nothing to do any more.
             assert handle._stdout_chunks == []
-        from rlm_dspy.environments.channel import Channel
-
         channel = Channel(transport, max_output=1000, max_value=1 << 30)
         channel.start()
         channel.request("exec", {"code": "x = 'ab' * 1_000_000"}).result(30)
@@ -145,22 +143,21 @@ def test_output_is_not_kept_by_the_sdk(cloud: Any) -> None:
 @pytest.mark.parametrize("version", ["e2b>=2.63"])
 def test_the_newest_sdk(version: str, tmp_path: Path) -> None:
     """It does not go together with prime-sandboxes, so it is tested in a virtual environment of its own."""
-    python = tmp_path / "venv" / "bin" / "python"
-    uv = shutil.which("uv") or next((str(p) for p in [Path(sys.executable).parent / "uv"] if p.exists()), None)
-    make = [uv, "venv", "-q", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
-    install = (
-        [uv, "pip", "install", "-q", "--python", str(python)] if uv else [str(python), "-m", "pip", "install", "-q"]
-    )
-    subprocess.run([*make, str(tmp_path / "venv")], check=True, timeout=300)
-    done = subprocess.run(
-        [*install, str(ROOT), "pytest", "hypothesis", version], capture_output=True, text=True, timeout=900
-    )
+    folder = tmp_path / "venv"
+    python = str(folder / "bin" / "python")
+    if uv := shutil.which("uv"):
+        make, pip = [uv, "venv", "-q", "--python", sys.executable], [uv, "pip", "install", "--python", python]
+    else:
+        make, pip = [sys.executable, "-m", "venv"], [python, "-m", "pip", "install"]
+    subprocess.run([*make, str(folder)], check=True, timeout=300)
+    wanted = [str(ROOT), "pytest", "hypothesis", version]
+    done = subprocess.run([*pip, "-q", *wanted], capture_output=True, text=True, timeout=900)
     if done.returncode:
-        pytest.skip(f"{version} cannot be installed without a package index: {done.stderr.strip().splitlines()[-1:]}")
+        pytest.skip(f"{version} cannot be installed without a package index: {done.stderr.strip()[-300:]}")
     tests = [str(ROOT / "tests" / "environments" / name) for name in ("test_e2b.py", "test_clouds.py")]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("E2B_", "PYTEST_"))}
     done = subprocess.run(
-        [str(python), "-m", "pytest", "-q", "-m", "not heavy", "-k", "not prime", "-p", "no:cacheprovider", *tests],
+        [python, "-m", "pytest", "-q", "-m", "not heavy", "-k", "not prime", "-p", "no:cacheprovider", *tests],
         cwd=ROOT, env=env, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-8000:]
