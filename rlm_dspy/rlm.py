@@ -20,7 +20,7 @@ from rlm_dspy.options import PREPARED as _PREPARED
 from rlm_dspy.options import explained as _explained
 from rlm_dspy.options import factory as _factory
 from rlm_dspy.options import guidance_of as _guidance
-from rlm_dspy.options import lms_of, read_signature, unknown_options
+from rlm_dspy.options import lms_of, read_signature, unknown_options, unreadable
 from rlm_dspy.options import model_name as _model
 from rlm_dspy.options import named as _named
 from rlm_dspy.options import prices_of as _prices
@@ -295,7 +295,7 @@ class RLM(PicklableSignature):
         try:
             view.signature = child_signature(names)
         except (TypeError, ValueError) as error:
-            raise _unreadable(", ".join(names), " of a child's inputs", error) from error
+            raise unreadable(", ".join(names), " of a child's inputs", error) from error
         view._tools = dict(self._tools if self._sub_tools is None else self._sub_tools)
         view.extract = self.extract_child or RolePredict(ChildExtract)
         view.on_limit = "extract"
