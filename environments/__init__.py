@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     from rlm_dspy.environments.ipython_env import IPython
     from rlm_dspy.environments.local import Local
     from rlm_dspy.environments.pool import warm
-    from rlm_dspy.environments.pyodide_env import Pyodide
     from rlm_dspy.environments.prime import Prime
     from rlm_dspy.environments.program import BOOTSTRAP
+    from rlm_dspy.environments.pyodide_env import Pyodide
     from rlm_dspy.environments.registry import from_options, get, names
     from rlm_dspy.environments.subprocess_env import Subprocess
 
