@@ -75,7 +75,9 @@ async def call(module: dspy.Module, adapter: dspy.Adapter | None, lm: Any = None
             inputs = {**inputs, "lm": lm}
     streaming = dspy.settings.send_stream is not None
     ways = _compat.ways_to_call(chosen)
-    if "sync" in ways and ("async" not in ways or (not streaming and threads.busy < MAX_THREADS)):
+    # A module may have only the one that is awaited.
+    blocking = "sync" in ways and ("forward" in vars(module) or hasattr(type(module), "forward"))
+    if blocking and ("async" not in ways or (not streaming and threads.busy < MAX_THREADS)):
         # A thread of ours cannot reach the loop that consumes a stream.
         with dspy.context(**context, send_stream=None):
             return await threads.run(module, **inputs)
@@ -166,11 +168,10 @@ async def spend(
     chosen = lm or getattr(module, "lm", None) or dspy.settings.lm
     price = ledger.prices.of(str(getattr(chosen, "model", "")), chosen) if ledger.estimates else None
     plain = isinstance(module, dspy.Predict)
-    async with run.tree.calls.place():
+    async with run.tree.calls.place(ledger.count_in_flight):
         estimate = ledger.estimate(role, chars, price, most)
         with (
             ledger.admitted(estimate, least=least, last=last),
-            ledger.in_flight(),
             spending(Spender(role, ledger, chars if plain else 0, estimate)),
         ):
             if begun is not None:

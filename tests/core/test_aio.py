@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_dspy import _aio
-from rlm_dspy._aio import Threads, caught, run_sync
+from rlm_dspy._aio import Threads, caught, gathered, run_sync
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("test_aio", default="unset")
 
@@ -305,3 +305,40 @@ def test_a_wake_up_descriptor_of_somebody_else_stays_theirs() -> None:
         assert signal.set_wakeup_fd(before) == wake.fileno()
         woken.close()
         wake.close()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "cancelled twice", "an error"])
+def test_what_is_gathered_has_ended_when_the_waiting_has(how: str) -> None:
+    """``asyncio.gather`` goes on as soon as one of several has ended, and leaves the others behind."""
+    ended: list[str] = []
+
+    async def work(name: str, steps: int) -> None:
+        try:
+            if name == "failing" and how == "an error":
+                raise ValueError("this one")
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(steps):
+                try:
+                    await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    ended.append("again")
+            ended.append(name)
+
+    async def main() -> None:
+        task = asyncio.create_task(gathered(work(name, steps) for name, steps in (("failing", 0), ("slow", 20))))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if how != "an error":
+            task.cancel()
+        if how == "cancelled twice":
+            for _ in range(4):
+                await asyncio.sleep(0)
+            task.cancel()
+        with pytest.raises(ValueError if how == "an error" else asyncio.CancelledError):
+            await task
+        assert [name for name in ended if name != "again"] == ["failing", "slow"]
+        assert ("again" in ended) == (how == "cancelled twice")
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
