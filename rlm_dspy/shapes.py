@@ -44,7 +44,9 @@ class Shape:
         signature = getattr(module, "signature", None)
         if isinstance(signature, type) and issubclass(signature, dspy.Signature):
             return cls.of_signatures(signature, signature)
-        forward = inspect.signature(module.forward).parameters.values()
+        # Of the class: DSPy warns whoever takes it of a module.
+        function = getattr(type(module), "forward", None) or getattr(type(module), "aforward", None)
+        forward = list(inspect.signature(function).parameters.values())[1:] if callable(function) else []
         named = [p for p in forward if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         predictors = module.predictors()
         outputs = _types(predictors[-1].signature.output_fields) if predictors else {}
