@@ -79,7 +79,7 @@ async def call(module: dspy.Module, adapter: dspy.Adapter | None, lm: Any = None
     ways = _compat.ways_to_call(chosen)
     if not isinstance(module, dspy.Predict):
         # A module of the user's own may have one of the two alone.
-        own = {way for way, name in _WAYS.items() if callable(getattr(type(module), name, None))}
+        own = frozenset(way for way, name in _WAYS.items() if callable(getattr(type(module), name, None)))
         ways = ways & own or own or ways
     if "sync" in ways and ("async" not in ways or (not streaming and threads.busy < MAX_THREADS)):
         # A thread of ours cannot reach the loop that consumes a stream.

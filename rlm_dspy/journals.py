@@ -94,6 +94,9 @@ class Journal:
             raise
         return self
 
+    def __repr__(self) -> str:
+        return f"<Journal {str(self.path)!r}{', being written' if self._file is not None else ''}>"
+
     def close(self) -> None:
         """Write no more; idempotent.
 

@@ -307,7 +307,8 @@ async def _restore(session: RLMSession, data: dict[str, Any], values: dict[str, 
     interpreter = session.interpreter(run)
     await watched.open_session(interpreter)
     failed: dict[str, str] = dict(data["unsaved"])
-    await interpreter.set(dict(session.numbered()))
+    inputs = dict(session.numbered())
+    await interpreter.set(inputs)
     run.session = interpreter
     await session.name_current(run)
     imports = {name: (module, inner) for name, (module, inner) in data["imports"].items()}
@@ -333,7 +334,7 @@ async def _restore(session: RLMSession, data: dict[str, Any], values: dict[str, 
         source = {name: text for name, text in source.items() if name in reasons}
     marked = [name for name, (_, mark) in data["variables"].items() if mark and name not in failed]
     failed |= _failures(await interpreter.run(cells.unpack_cell(marked)))
-    names = {*variables, *imports, *(name for name, _ in data["source"])}
+    names = {*inputs, *variables, *imports, *(name for name, _ in data["source"])}
     session.resumed(ResumeReport(tuple(sorted(names - failed.keys())), failed))
 
 

@@ -368,7 +368,7 @@ def test_a_saved_session_goes_on_in_every_environment(name: str, tmp_path: Path,
     with dspy.context(lm=root), rlm.resume(tmp_path / "s") as session:
         assert session.report is not None and set(session.report.unsaved or {}) == {"generator", "slow"}
         assert "a value of type generator cannot be saved" in session.unsaved["generator"]
-        assert {"Point", "cached", "counter", "math"} <= set(session.report.restored)
+        assert {"Point", "cached", "counter", "math", "context_0", "query_0"} <= set(session.report.restored)
         assert session.usage["lm_calls"] == before.usage["lm_calls"] == 2
         second = session(query="second?")
         assert second.answer == "went on" and outputs(second)[0] == "['Point', 'Slow']", outputs(second)
