@@ -23,8 +23,8 @@ _known: set[str] = set()
 
 
 def hide(secret: object) -> None:
-    """Hide ``secret`` from now on wherever it turns up; no effect unless it is text of at least 8 characters, and none of
-    the words that stand for a key where a server wants none."""
+    """Hide ``secret`` from now on wherever it turns up; no effect unless it is text of at least 8 characters, and none
+    of the words that stand for a key where a server wants none."""
     if isinstance(secret, str) and len(secret) >= 8 and secret.lower() not in _NO_SECRETS:
         _known.add(secret)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlm_dspy import RLM, subscribe
 from rlm_dspy.environments.base import Environment
-from rlm_dspy.redact import HIDDEN, error_text, redact
+from rlm_dspy.redact import HIDDEN, error_text, hide, redact
 from rlm_dspy.testing import Reply, ScriptedLM, code
 
 KEYS = [
