@@ -261,10 +261,12 @@ class Threads:
                 self._idle -= 1
                 self._work.put(job)
                 return
-        threading.Thread(target=self._loop, args=(job,), name=self._name, daemon=True).start()
+        # A thread keeps its arguments as long as it lives, and a job the whole run that it was part of.
+        threading.Thread(target=self._loop, args=([job],), name=self._name, daemon=True).start()
 
-    def _loop(self, job: Callable[[], None] | None) -> None:
+    def _loop(self, first: list[Callable[[], None]]) -> None:
         work = self._work
+        job: Callable[[], None] | None = first.pop()
         while True:
             if job is not None:
                 job()

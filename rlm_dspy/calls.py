@@ -49,6 +49,8 @@ def keeping_replies() -> Any:
     return dspy.context(callbacks=[*(dspy.settings.callbacks or []), ReplyKeeper()])
 
 
+_WAYS = {"sync": "forward", "async": "aforward"}
+
 MAX_THREADS = 512
 """Calls of the whole process that may wait in threads at once; beyond it they wait on the event loop instead."""
 
@@ -75,9 +77,12 @@ async def call(module: dspy.Module, adapter: dspy.Adapter | None, lm: Any = None
             inputs = {**inputs, "lm": lm}
     streaming = dspy.settings.send_stream is not None
     ways = _compat.ways_to_call(chosen)
-    # A module may have only the one that is awaited.
-    blocking = "sync" in ways and ("forward" in vars(module) or hasattr(type(module), "forward"))
-    if blocking and ("async" not in ways or (not streaming and threads.busy < MAX_THREADS)):
+    if not isinstance(module, dspy.Predict):
+        # A module of the user's own may have one of the two alone.
+        names = {*vars(module), *dir(type(module))}
+        own = frozenset(way for way, name in _WAYS.items() if name in names)
+        ways = ways & own or own or ways
+    if "sync" in ways and ("async" not in ways or (not streaming and threads.busy < MAX_THREADS)):
         # A thread of ours cannot reach the loop that consumes a stream.
         with dspy.context(**context, send_stream=None):
             return await threads.run(module, **inputs)
