@@ -170,9 +170,17 @@ def _pip() -> list[str]:
     raise ConfigurationError("packages: there is no pip: install it with `python -m ensurepip` or `uv pip install pip`")
 
 
+def _is_this(target: Mapping[str, Any]) -> bool:
+    """Whether what is installed for the running Python fits: a patch release is no other Python."""
+    here = this_python()
+    return target["version"][:2] == here["version"][:2] and all(
+        target[name] == here[name] for name in here if name != "version"
+    )
+
+
 def _options(target: Mapping[str, Any]) -> list[str]:
     """What makes pip choose for another Python than this one; nothing for this one."""
-    if target == this_python():
+    if _is_this(target):
         return ["--prefer-binary"]
     version = "{}.{}".format(*target["version"])
     options = ["--only-binary", ":all:", "--no-compile", "--python-version", version]
