@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rlm_dspy import RLM, environments
 from rlm_dspy.environments import given, layers, packages, pool
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.environments.conformance_files import make_wheel
+from rlm_dspy.environments.place import Place
 from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
 from rlm_dspy.testing import ScriptedLM, code
 
@@ -220,6 +222,25 @@ def test_the_base_options_come_as_text(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- up and down
+
+
+@vary(st.binary(max_size=40), st.integers(1, 50), st.booleans(), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_pieces_make_the_whole_again(data: bytes, size: int, from_disk: bool, executable: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        source = given.Source("d/x", data, len(data), executable)
+        if from_disk:
+            Path(folder, "source").write_bytes(data)
+            source = given.Source("d/x", Path(folder, "source"), len(data), executable)
+        place = Place()
+        place.home = folder
+        pieces = list(source.pieces(size))
+        for number, piece in enumerate(pieces):
+            assert not Path(folder, "d/x").exists() and len(piece["data"]) <= size
+            assert piece["last"] == (number == len(pieces) - 1)
+            place.write(**piece)
+        assert Path(folder, "d/x").read_bytes() == data and os.listdir(Path(folder, "d")) == ["x"]
+        assert os.access(Path(folder, "d/x"), os.X_OK) == executable
 
 
 @pytest.mark.parametrize("name", NAMES)
