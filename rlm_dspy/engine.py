@@ -11,7 +11,7 @@ from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy import router, submit, watched
 from rlm_dspy._aio import threads
-from rlm_dspy.environments.base import Session
+from rlm_dspy.environments.base import Environment, Session
 from rlm_dspy.errors import LimitReached, PromptTooLongError, RunFailed
 from rlm_dspy.kept import Kept
 from rlm_dspy.ledger import Estimate, spending
@@ -19,6 +19,7 @@ from rlm_dspy.loop import Ending, Loop, kept_outputs
 from rlm_dspy.metering import Meter
 from rlm_dspy.options import lms_of
 from rlm_dspy.origin import running
+from rlm_dspy.prices import fetched
 from rlm_dspy.providers import diagnose, secrets
 from rlm_dspy.recording import Replayed
 from rlm_dspy.redact import error_text, hide
@@ -48,7 +49,9 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
             trajectory so far as its attribute ``trajectory``.
     """
     run.attach()
-    for lm in (*lms_of(dspy.settings.lm), *run.program.lms()):
+    lms = (*lms_of(dspy.settings.lm), *run.program.lms())
+    await fetched(lms)
+    for lm in lms:
         for secret in secrets(lm):
             hide(secret)
         if (model := getattr(lm, "model", None)) is not None:
@@ -295,7 +298,12 @@ def session_of(run: Run) -> Session:
 
     first = [made]
     # A session that has to be restarted needs a fresh interpreter, and so the factory itself.
-    session = ForeignSession(lambda: first.pop() if first else run.factory())
+    place = run.factory if isinstance(run.factory, Environment) else None
+    session = ForeignSession(
+        lambda: first.pop() if first else run.factory(),
+        timeout=None if place is None else place.timeout,
+        environment=place,
+    )
     # Without them a foreign SUBMIT takes one value and no keywords. Types stay ours to check.
     session.output_fields = [{"name": name} for name in run.signature.output_fields]
     return session
