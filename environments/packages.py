@@ -140,7 +140,14 @@ def _install(requirements: Sequence[str], target: Mapping[str, Any], folder: Pat
         command += ["--no-warn-conflicts", "--progress-bar", "off", *_options(target), "--", *requirements]
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
+                command,
+                # Settings that make sense for installing into Python itself, and contradict --target.
+                env={**os.environ, "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=INSTALL_SECONDS,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             raise ConfigurationError(
