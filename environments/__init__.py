@@ -5,6 +5,7 @@
     environments.local(memory="2GiB")       # the default: a confined process of this Python
     environments.subprocess()               # a process of its own, not confined: for trusted code
     environments.inprocess()                # exec in this process: for trusted code and tests
+    environments.docker(image="...")        # a hardened container of a Docker engine
     environments.get("local", timeout=30)   # by name; `names` lists them
 
 An `Environment` is a description of a place: cheap, immutable, comparable. Called, it gives an interpreter that fits
@@ -19,6 +20,9 @@ The rooms of this folder:
     layout.py          which files this Python needs; users.py, sizes.py, scratch.py: ids, sizes, folders
     subprocess_env.py  a process of its own, not confined
     inprocess.py       exec in this process
+    docker_env.py      a container; docker_engine.py talks to the engine, docker_images.py pulls and builds,
+                       docker_stream.py is the stream, docker_program.py what runs there first, docker_reaper.py
+                       removes what dead hosts left
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
     worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
         Submission,
         Transport,
     )
+    from rlm_dspy.environments.docker_env import Docker
     from rlm_dspy.environments.inprocess import InProcess
     from rlm_dspy.environments.interpreter import Interpreter
     from rlm_dspy.environments.local import Local
@@ -72,6 +77,7 @@ _WHERE = {
     "Session": "base",
     "Submission": "base",
     "Transport": "base",
+    "Docker": "docker_env",
     "InProcess": "inprocess",
     "Interpreter": "interpreter",
     "Local": "local",
@@ -87,6 +93,7 @@ __all__ = [
     "CellError",
     "CellResult",
     "Description",
+    "Docker",
     "Environment",
     "HostFunction",
     "InProcess",
@@ -96,6 +103,7 @@ __all__ = [
     "Submission",
     "Subprocess",
     "Transport",
+    "docker",
     "from_options",
     "get",
     "inprocess",
@@ -104,6 +112,13 @@ __all__ = [
     "subprocess",
     "warm",
 ]
+
+
+def docker(**options: Any) -> Docker:
+    """A hardened container; see `rlm_dspy.environments.docker_env.Docker` for the options."""
+    from rlm_dspy.environments.docker_env import Docker
+
+    return Docker(**options)
 
 
 def local(**options: Any) -> Local:

@@ -27,8 +27,9 @@ _BUILT_IN = {
     "local": "rlm_dspy.environments.local:Local",
     "subprocess": "rlm_dspy.environments.subprocess_env:Subprocess",
     "inprocess": "rlm_dspy.environments.inprocess:InProcess",
+    "docker": "rlm_dspy.environments.docker_env:Docker",
 }
-_PLANNED = ("docker", "modal", "e2b", "daytona", "prime", "ipython")
+_PLANNED = ("modal", "e2b", "daytona", "prime", "ipython")
 
 
 def names() -> list[str]:
