@@ -26,6 +26,8 @@ The rooms of this folder:
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
     worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
+    given.py           what an environment gives its sessions, checked; prepare.py brings it into a worker;
+                       packages.py fetches packages; place.py is the worker's end; transfer.py moves files
     wire.py            frames; codec.py, scalars.py, arrays.py, records.py: values in them
     channel.py         the host's end of the stream; session.py a session on it; host_tasks.py the calls it serves;
                        interpreter.py its DSPy face
@@ -49,6 +51,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlm_dspy.environments.base import (
+        BaseOptions,
         Bound,
         CellError,
         CellResult,
@@ -68,6 +71,7 @@ if TYPE_CHECKING:
     from rlm_dspy.environments.subprocess_env import Subprocess
 
 _WHERE = {
+    "BaseOptions": "base",
     "Bound": "base",
     "CellError": "base",
     "CellResult": "base",
@@ -89,6 +93,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "BaseOptions",
     "Bound",
     "CellError",
     "CellResult",

@@ -68,6 +68,7 @@ class Channel:
         python: Version of the worker's Python, such as ``"3.11.7"``.
         functions: What the session last installed as host functions: names to doc texts.
         sent: Bytes written so far.
+        made: Names of the variables that the environment's set-up code has made.
     """
 
     def __init__(self, transport: Transport, *, max_output: int, max_value: int) -> None:
@@ -75,6 +76,7 @@ class Channel:
         self.python = ""
         self.functions: dict[str, str | None] | None = None
         self.sent = 0
+        self.made: frozenset[str] = frozenset()
         self._transport = transport
         self._max_value = max_value
         self._max_output = max_output

@@ -43,7 +43,7 @@ del parts, module, code
 sys.modules["_rlm_worker"].main()
 """
 
-_PARTS = ("wire", "records", "scalars", "arrays", "codec", "cells", "worker")
+_PARTS = ("wire", "records", "scalars", "arrays", "codec", "cells", "place", "worker")
 
 
 def _sources() -> list[tuple[str, str]]:
