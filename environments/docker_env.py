@@ -100,6 +100,9 @@ class Docker(Environment):
         self.image, self.pull, self.python = image, pull, python
         self.dockerfile = None if dockerfile is None else os.path.abspath(os.path.expanduser(os.fspath(dockerfile)))
         self.context = None if context is None else os.path.abspath(os.path.expanduser(os.fspath(context)))
+        for option, path in (("dockerfile", self.dockerfile), ("context", self.context)):
+            if path is not None and not os.path.exists(path):
+                raise ConfigurationError(f"{option}: {path} does not exist")
         self.build_args = dict(build_args or {})
         self.cpus, self.processes = float(cpus), processes
         self.network, self.user, self.runtime, self.filter = network, user, runtime, filter

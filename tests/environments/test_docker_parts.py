@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import shutil
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -53,11 +55,11 @@ class Container:
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair()
-        self.calls: list[str] = []
+        self.calls = calls = []  # type: list[str]
         self.transport = ContainerTransport(
             ours,
-            kill=lambda: self.calls.append("kill"),
-            remove=lambda: self.calls.append("remove"),
+            kill=lambda: calls.append("kill"),
+            remove=lambda: calls.append("remove"),
             explain=lambda errors: f"because {errors}",
             same_python=True,
         )
@@ -214,7 +216,7 @@ def test_options_come_as_text(sdk: None) -> None:
         ({"mounts": {"/var/run/docker.sock": "/srv/sock"}}, "hand the engine itself"),
         ({"mounts": {"/data": "/tmp"}}, "taken in the container"),
         ({"imag": "x"}, "Did you mean 'image'"),
-        ({"dockerfile": "/nowhere/Dockerfile"}, "/nowhere/Dockerfile"),
+        ({"dockerfile": "/nowhere/Dockerfile"}, "/nowhere/Dockerfile does not exist"),
     ],
 )
 def test_options_that_make_no_sense_are_explained(sdk: None, options: dict[str, Any], words: str) -> None:
@@ -237,8 +239,10 @@ def test_without_an_engine_the_error_says_what_to_do(sdk: None, monkeypatch: pyt
 
 @pytest.mark.root_only
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to run as root")
-def test_a_user_who_may_not_talk_to_the_engine_is_told_how(sdk: None, tmp_path: Path) -> None:
-    address = str(tmp_path / "docker.sock")
+def test_a_user_who_may_not_talk_to_the_engine_is_told_how(sdk: None) -> None:
+    folder = tempfile.mkdtemp(dir="/var/tmp")
+    os.chmod(folder, 0o755)
+    address = f"{folder}/docker.sock"
     server = socket.socket(socket.AF_UNIX)
     server.bind(address)
     server.listen()
@@ -248,16 +252,15 @@ import os
 from rlm_dspy import environments
 from rlm_dspy.environments import docker_engine
 docker_engine.sdk()
-os.chdir({str(tmp_path)!r})
 os.setgroups([]); os.setgid(54321); os.setuid(54321)
 try:
-    environments.docker(base_url="unix://docker.sock").open()
+    environments.docker(base_url="unix://{address}").open()
 except Exception as error:
     print(type(error).__name__, error)
 """
-    os.chmod(tmp_path, 0o755)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     server.close()
+    shutil.rmtree(folder)
     assert "SandboxUnavailableError" in done.stdout, done.stderr
     assert "usermod -aG docker" in done.stdout
 
