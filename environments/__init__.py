@@ -6,6 +6,7 @@
     environments.subprocess()               # a process of its own, not confined: for trusted code
     environments.inprocess()                # exec in this process: for trusted code and tests
     environments.docker(image="...")        # a hardened container of a Docker engine
+    environments.ipython(within="local")     # IPython's cells in any of the others
     environments.get("local", timeout=30)   # by name; `names` lists them
 
 An `Environment` is a description of a place: cheap, immutable, comparable. Called, it gives an interpreter that fits
@@ -23,12 +24,14 @@ The rooms of this folder:
     docker_env.py      a container; docker_engine.py talks to the engine, docker_images.py pulls and builds,
                        docker_stream.py is the stream, docker_program.py what runs there first, docker_reaper.py
                        removes what dead hosts left
+    ipython_env.py     IPython's cells, in any environment; ipython_shell.py runs them; kernel.py a Jupyter kernel
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
     worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
     given.py           what an environment gives its sessions, checked; prepare.py brings it into a worker;
                        packages.py fetches packages; place.py is the worker's end; transfer.py moves files
     wire.py            frames; codec.py, scalars.py, arrays.py, records.py: values in them
+    armour.py          frames on a stream that carries text only
     channel.py         the host's end of the stream; session.py a session on it; host_tasks.py the calls it serves;
                        interpreter.py its DSPy face
     registry.py        environments by name
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
         Description,
         Environment,
         HostFunction,
+        Image,
         Session,
         Submission,
         Transport,
@@ -65,6 +69,7 @@ if TYPE_CHECKING:
     from rlm_dspy.environments.docker_env import Docker
     from rlm_dspy.environments.inprocess import InProcess
     from rlm_dspy.environments.interpreter import Interpreter
+    from rlm_dspy.environments.ipython_env import IPython
     from rlm_dspy.environments.local import Local
     from rlm_dspy.environments.pool import warm
     from rlm_dspy.environments.registry import from_options, get, names
@@ -78,6 +83,8 @@ _WHERE = {
     "Description": "base",
     "Environment": "base",
     "HostFunction": "base",
+    "IPython": "ipython_env",
+    "Image": "base",
     "Session": "base",
     "Submission": "base",
     "Transport": "base",
@@ -101,6 +108,8 @@ __all__ = [
     "Docker",
     "Environment",
     "HostFunction",
+    "IPython",
+    "Image",
     "InProcess",
     "Interpreter",
     "Local",
@@ -112,6 +121,7 @@ __all__ = [
     "from_options",
     "get",
     "inprocess",
+    "ipython",
     "local",
     "names",
     "subprocess",
@@ -145,6 +155,13 @@ def inprocess(**options: Any) -> InProcess:
     from rlm_dspy.environments.inprocess import InProcess
 
     return InProcess(**options)
+
+
+def ipython(**options: Any) -> IPython:
+    """IPython's cells, here or in another environment; see `rlm_dspy.environments.ipython_env.IPython`."""
+    from rlm_dspy.environments.ipython_env import IPython
+
+    return IPython(**options)
 
 
 class _Room(types.ModuleType):

@@ -11,12 +11,13 @@ An environment is also the zero-argument factory that DSPy calls ``interpreter_f
 from __future__ import annotations
 
 import abc
+import base64
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypedDict, runtime_checkable
 
-from rlm_dspy.environments.given import checked_code, checked_files, checked_requirements
+from rlm_dspy.environments.given import checked_code, checked_files, checked_requirements, stamp
 from rlm_dspy.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -77,6 +78,9 @@ class Transport(Protocol):
     One whose stream can tell may also have ``write_now(data: bytes) -> bool``: it sends all of ``data`` or nothing,
     never blocks, and says whether it did; from any thread, also during a `write`. It saves small frames the way over
     another thread.
+
+    One whose stream carries text only, because an SDK decodes it, has ``text = True``: all that crosses then is lines
+    of printable ASCII, and each `write` is given whole lines (`rlm_dspy.environments.armour`).
     """
 
     same_python: bool
@@ -124,6 +128,24 @@ class Submission:
 
 
 @dataclass(frozen=True)
+class Image:
+    """A picture that a cell displayed.
+
+    Attributes:
+        type: Its media type, such as ``"image/png"``.
+        data: Its bytes.
+    """
+
+    type: str
+    data: bytes = field(repr=False)
+
+    @property
+    def base64(self) -> str:
+        """The bytes as base64 text."""
+        return base64.b64encode(self.data).decode("ascii")
+
+
+@dataclass(frozen=True)
 class CellResult:
     """What one cell did.
 
@@ -137,6 +159,7 @@ class CellResult:
         host_seconds: Part of it during which at least one host call was being waited for.
         lost: Names of variables that existed before and are gone, because the session had to be restarted. A cell
             with ``lost`` did not finish; ``error`` says why.
+        images: What it displayed, in the environments that take pictures (``ipython``).
     """
 
     stdout: str = ""
@@ -146,6 +169,7 @@ class CellResult:
     seconds: float = 0.0
     host_seconds: float = 0.0
     lost: tuple[str, ...] = ()
+    images: tuple[Image, ...] = ()
 
 
 HostFunction = Callable[..., Awaitable[Any]]
@@ -220,6 +244,10 @@ class Environment(abc.ABC):
 
     name: ClassVar[str]
     execution_instructions: str = ""
+    keeps_spares: ClassVar[bool] = True
+    """Whether warm workers are kept of it once it has been used twice; False where they cost money."""
+    shell: ClassVar[str | None] = None
+    """``"ipython"`` where cells are IPython's."""
 
     def __init__(
         self,
@@ -250,6 +278,13 @@ class Environment(abc.ABC):
     @abc.abstractmethod
     def describe(self) -> Description:
         """What is and is not confined, probed on this machine."""
+
+    def stamp(self) -> tuple[Any, ...]:
+        """Something that differs once a file of this host that sessions are made from has changed.
+
+        A warm worker that was made before such a change is not handed out.
+        """
+        return stamp(self.files) if self.files else ()
 
     def __call__(self) -> Interpreter:
         """A fresh session here; makes every environment a DSPy ``interpreter_factory``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import socket
 import threading
@@ -242,7 +243,7 @@ def _raise_for_status(response: Any) -> None:
 
 def _hint(text: str) -> str:
     lower = text.lower()
-    if "runtime" in lower and ("unknown" in lower or "invalid" in lower):
+    if re.search(r"(unknown|invalid) runtime", lower):
         return (
             ". Install that runtime and name it in the engine's daemon.json "
             "(gVisor: https://gvisor.dev/docs/user_guide/install)"

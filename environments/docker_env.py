@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from rlm_dspy.environments import docker_images, docker_program, seccomp
+from rlm_dspy.environments import docker_images, docker_program, given, seccomp
 from rlm_dspy.environments.base import BaseOptions, Bound, Description, Environment, Transport
 from rlm_dspy.environments.docker_engine import Engine, engine, sdk
 from rlm_dspy.environments.sizes import format_size, parse_size
@@ -136,6 +136,13 @@ class Docker(Environment):
             "environment": {**_ENVIRON, **self.env},
         }
         return where.start(image.id, config, self._host_config(), image.same_python)
+
+    def stamp(self) -> tuple[Any, ...]:
+        """See `Environment.stamp`: the files that the image is built from count, too."""
+        if self.dockerfile is None:
+            return super().stamp()
+        context = self.context or os.path.dirname(self.dockerfile)
+        return super().stamp() + given.stamp({"dockerfile": self.dockerfile, "context": context})
 
     def _image(self, where: Engine) -> docker_images.Image:
         if self.dockerfile is None:

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 from rlm_dspy._aio import threads
-from rlm_dspy.environments import given, sessions
+from rlm_dspy.environments import sessions
 from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.environments.channel import Channel, connect
 from rlm_dspy.environments.prepare import prepare
@@ -136,6 +136,7 @@ class _Leased:
         self.read = transport.read
         self.write = transport.write
         self.write_now = getattr(transport, "write_now", None)
+        self.text = getattr(transport, "text", False)
         self.kill = transport.kill
         self.reason = transport.reason
         self._transport = transport
@@ -185,7 +186,7 @@ class _Spare:
     def __init__(self, environment: Environment) -> None:
         opener = _Opener(environment)
         self._environment = environment
-        self._stamp = given.stamp(environment.files)
+        self._stamp = environment.stamp()
         self.channel = connect(cast(Environment, opener))
         assert opener.leased is not None
         self._leased = opener.leased
@@ -201,8 +202,8 @@ class _Spare:
 
     @property
     def fresh(self) -> bool:
-        """Whether the files of the host that were put into it are still as they were."""
-        return not self._environment.files or given.stamp(self._environment.files) == self._stamp
+        """Whether the files of the host that it was made from are still as they were."""
+        return self._environment.stamp() == self._stamp
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -257,7 +258,7 @@ class _Shelf:
         self.retry_at = time.monotonic() + min(IDLE_SECONDS, RETRY_SECONDS * 2 ** min(self.failures - 1, 30))
 
     def _recent(self) -> int:
-        return self.peak if self.uses >= 2 and not self.idle() else 0
+        return self.peak if self.environment.keeps_spares and self.uses >= 2 and not self.idle() else 0
 
 
 class _Pool:

@@ -1,4 +1,5 @@
-"""Making a worker that has just started what its environment says: packages, then files, then the set-up code.
+"""Making a worker that has just started what its environment says: packages, IPython's shell where
+cells are its, files, and the set-up code.
 
 It is done where workers are made (`rlm_dspy.environments.pool`), so that a spare is ready, and that a worker which
 takes the place of a dead one is as the first was.
@@ -15,6 +16,7 @@ import dspy
 from rlm_dspy.environments import given, packages
 from rlm_dspy.environments.cells import cap_text
 from rlm_dspy.environments.channel import Call, Channel, ChannelClosed, RequestFailed
+from rlm_dspy.environments.program import shell_source
 from rlm_dspy.errors import SandboxUnavailableError
 from rlm_dspy.redact import redact
 
@@ -38,6 +40,9 @@ def prepare(channel: Channel, environment: Environment) -> None:
     try:
         if environment.packages:
             _bring_packages(channel, environment)
+        if environment.shell is not None:
+            # After the packages, which may hold it.
+            _start_shell(channel, environment)
         for source in given.sources(environment.files) if environment.files else ():
             for piece in source.pieces(piece_size(environment)):
                 _ask(channel, "write", piece)
@@ -69,6 +74,18 @@ def _bring_packages(channel: Channel, environment: Environment) -> None:
     for piece in given.Source(_ARCHIVE, path, path.stat().st_size).pieces(piece_size(environment)):
         _ask(channel, "write", piece)
     _ask(channel, "unpack", {"name": _ARCHIVE, "folder": _UNPACKED, "mark": packages.MARK})
+
+
+def _start_shell(channel: Channel, environment: Environment) -> None:
+    try:
+        channel.request("shell", shell_source()).result(ANSWER_SECONDS)
+    except RequestFailed as error:
+        raise SandboxUnavailableError(
+            f"IPython does not start in the {environment.name!r} environment: {error.kind}: {error}. Install it where "
+            "the code runs: pip install 'rlm-dspy[ipython]' for those of this machine, or packages=['ipython']"
+        ) from None
+    except FutureTimeout:
+        raise SandboxUnavailableError(f"IPython did not start within {ANSWER_SECONDS:g} seconds") from None
 
 
 def _set_up(channel: Channel, environment: Environment) -> None:

@@ -29,8 +29,9 @@ _BUILT_IN = {
     "subprocess": "rlm_dspy.environments.subprocess_env:Subprocess",
     "inprocess": "rlm_dspy.environments.inprocess:InProcess",
     "docker": "rlm_dspy.environments.docker_env:Docker",
+    "ipython": "rlm_dspy.environments.ipython_env:IPython",
 }
-_PLANNED = ("modal", "e2b", "daytona", "prime", "ipython")
+_PLANNED = ("modal", "e2b", "daytona", "prime")
 
 
 def names() -> list[str]:
@@ -72,6 +73,10 @@ def from_options(name: str, options: Mapping[str, str]) -> Environment:
     factory = _load(name)
     _check(name, factory, options)
     hints = _options(factory)[0]
+    inner = getattr(factory, "inner", None)
+    if inner is not None:
+        # Options that it hands on.
+        hints = {**_options(_load(inner(options)))[0], **hints}
     return get(name, **{key: _convert(key, text, hints.get(key, str)) for key, text in options.items()})
 
 

@@ -4,8 +4,8 @@ It is sent over the stream it will speak on (`rlm_dspy.environments.program`), s
 sandbox. The main thread runs cells, so that an interrupt (SIGINT) reaches them; a second thread reads frames; a third
 collects what C code and child processes print to descriptors 1 and 2.
 
-Frames from the host: ``hello``, ``exec``, ``set``, ``get``, ``vars``, ``reply``, ``interrupt``, and what
-`rlm_dspy.environments.place` serves. Frames to the host: ``ready``, ``done`` (one for each request, with its ``id``),
+Frames from the host: ``hello``, ``shell``, ``exec``, ``set``, ``get``, ``vars``, ``reply``, ``interrupt``, and what
+`rlm_dspy.environments.place` serves. To the host: ``ready``, ``done`` (one for each request, with its ``id``),
 ``call``, ``submit``, ``output`` (what a cell has printed so far, for the case that the worker dies before it is done).
 All values are in ``body``, encoded by `rlm_dspy.environments.codec`.
 
@@ -154,11 +154,20 @@ class Capture:
 class Worker:
     """The protocol: requests are run one after the other by the main thread."""
 
-    def __init__(self, source: int, sink: int) -> None:
+    def __init__(self, source: int, sink: int, text: bool = False) -> None:
         self._source, self._sink = source, sink
         self._errors = high_descriptor(2)
         self._pid = os.getpid()
-        self._reader = Reader(lambda n: os.read(source, n), None, None, lambda view: os.readv(source, [view]))
+        self._armour: Any = None
+        if text:
+            # Sent along only where it is needed.
+            layer = sys.modules["_rlm_armour"]
+            self._armour = layer.armour
+            self._reader = Reader(layer.Unarmour(lambda n: os.read(source, n)).read, None)
+            # What a shell has printed may lack the end of its line.
+            self._put(b"\n")
+        else:
+            self._reader = Reader(lambda n: os.read(source, n), None, None, lambda view: os.readv(source, [view]))
         self._send_lock = threading.Lock()
         self._max_value: int | None = None
         self._work: list[Any] = []
@@ -186,6 +195,13 @@ class Worker:
             write_frame(self._write, head, encoder.blobs)
 
     def _write(self, data: Any) -> None:
+        if self._armour is None:
+            self._put(data)
+        else:
+            for line in self._armour(data):
+                self._put(line)
+
+    def _put(self, data: Any) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(self._sink, view) :]
@@ -366,6 +382,8 @@ class Worker:
                 body = {name: self.cells.ns[name] for name in names}
             elif op == "vars":
                 body = self.cells.variables()
+            elif op == "shell":
+                self._make_shell(Decoder(blobs, True).load(head["body"]))
             else:
                 body = self._place.serve(op, Decoder(blobs, True).load(head.pop("body")))
             try:
@@ -377,6 +395,12 @@ class Worker:
                 self.send(answer, body)
         except Exception as failure:
             self.send(dict(answer, failed=_cells.type_name(type(failure))), str(failure))
+
+    def _make_shell(self, source: str) -> None:
+        """From here on cells are run by the shell of that source text, see `rlm_dspy.environments.ipython_shell`."""
+        part: dict[str, Any] = {"__name__": "_rlm_shell", "__builtins__": dict(vars(builtins))}
+        exec(compile(source, "<rlm shell>", "exec"), part)
+        self.cells.shell = part["Shell"](self.cells.module, True)
 
     def _execute(self, head: dict[str, Any], blobs: list[Any]) -> dict[str, Any]:
         request = Decoder(blobs, True).load(head["body"])
@@ -444,11 +468,15 @@ def leave() -> None:
         os._exit(0)
 
 
-def main() -> None:
-    """Take the stream away from descriptors 0 and 1, which code may use, and serve on it."""
+def main(text: bool = False) -> None:
+    """Take the stream away from descriptors 0 and 1, which code may use, and serve on it.
+
+    Args:
+        text: It carries text only.
+    """
     source, sink = high_descriptor(0), high_descriptor(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     if null > 2:
         os.close(null)
-    Worker(source, sink).main()
+    Worker(source, sink, text).main()

@@ -20,7 +20,6 @@ import pytest
 
 from rlm_dspy import RLM, environments
 from rlm_dspy.environments import conformance, docker_engine, docker_images, docker_reaper, pool
-from rlm_dspy.environments.base import CellResult
 from rlm_dspy.errors import SandboxUnavailableError
 from rlm_dspy.testing import ScriptedLM, code
 from tests.environments.docker_host import client, docker_image, mine, needs_engine
@@ -60,16 +59,6 @@ def place(docker_image: str) -> Place:
         return environments.docker(**{"timeout": LIMIT, **image, **options})
 
     return make
-
-
-def run(session: Any, source: str, functions: Any = None, **options: Any) -> CellResult:
-    return asyncio.run(_run(session, source, functions, **options))
-
-
-async def _run(session: Any, source: str, functions: Any = None, **options: Any) -> CellResult:
-    await session.open()
-    result: CellResult = await session.run(source, functions, **options)
-    return result
 
 
 @pytest.mark.parametrize("check", conformance.checks(), ids=lambda check: check.__name__)
@@ -269,11 +258,15 @@ def test_a_container_that_is_ended_from_outside_costs_its_variables_only(place: 
 
 
 def test_a_cell_that_resists_is_killed(place: Place) -> None:
-    source = "while True:\n try:\n  while True: pass\n except BaseException: pass"
-    session = place()()
-    result = run(session, source, timeout=0.3)
-    assert result.error is not None and result.error.kind == "timeout" and "killed" in result.error.message
-    session.shutdown()
+    async def main() -> None:
+        session = place()()
+        await session.open()
+        result = await session.run("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", timeout=0.3)
+        assert result.error is not None and result.error.kind == "timeout" and "killed" in result.error.message
+        assert (await session.run("print(1)")).stdout == "1\n"
+        await session.close()
+
+    asyncio.run(main())
 
 
 HOST = """
@@ -477,6 +470,8 @@ def test_an_engine_over_tls(place: Place, relay: Any, tmp_path: Path, monkeypatc
     monkeypatch.setenv("DOCKER_HOST", relay(tls=context).address)
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
     monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # They come before the certificate of the engine.
+        monkeypatch.delenv(name, raising=False)
     with place()() as session:
         assert session.execute("len(text)", {"text": "x" * 3_000_000}) == 3_000_000
         assert session.execute("print('y' * 300_000)") == "y" * 300_000 + "\n"
