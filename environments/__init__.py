@@ -21,9 +21,10 @@ The rooms of this folder:
     layout.py          which files this Python needs; users.py, sizes.py, scratch.py: ids, sizes, folders
     subprocess_env.py  a process of its own, not confined
     inprocess.py       exec in this process
-    docker_env.py      a container; docker_engine.py talks to the engine, docker_images.py pulls and builds,
-                       docker_stream.py is the stream, docker_program.py what runs there first, docker_reaper.py
-                       removes what dead hosts left
+    docker_env.py      a container; docker_engine.py finds the engine, docker_images.py pulls and builds,
+                       docker_container.py starts one, docker_stream.py is the stream to it, docker_program.py what
+                       runs there first, docker_describe.py what it confines, docker_reaper.py removes what dead
+                       hosts left
     ipython_env.py     IPython's cells, in any environment; ipython_shell.py runs them; kernel.py a Jupyter kernel
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares

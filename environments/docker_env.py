@@ -10,8 +10,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from rlm_dspy.environments import docker_images, docker_program, given, seccomp
-from rlm_dspy.environments.base import BaseOptions, Bound, Description, Environment, Transport
+from rlm_dspy.environments import docker_container, docker_images, docker_program, given, seccomp
+from rlm_dspy.environments.base import BaseOptions, Description, Environment, Transport
+from rlm_dspy.environments.docker_describe import SHARED_MEMORY_MAX, description
 from rlm_dspy.environments.docker_engine import Engine, engine, sdk
 from rlm_dspy.environments.sizes import format_size, parse_size
 from rlm_dspy.errors import ConfigurationError
@@ -22,7 +23,6 @@ HOME = "/tmp"
 DESCRIPTORS = 1024
 _MIN_MEMORY = 64 << 20
 _MIN_PROCESSES = 8
-_SHARED_MEMORY_MAX = 64 << 20
 
 
 class Docker(Environment):
@@ -114,8 +114,9 @@ class Docker(Environment):
     def execution_instructions(self) -> str:  # type: ignore[override]
         """What the code's author should know of this place."""
         return (
-            f"The code runs in a container {'without network and ' if self.network == 'none' else ''}without the host's "
-            f"files. The working directory is writable and temporary. At most {format_size(self.memory)} of memory."
+            f"The code runs in a container {'without network and ' if self.network == 'none' else ''}without the "
+            "host's files. The working directory is writable and temporary. "
+            f"At most {format_size(self.memory)} of memory."
         )
 
     def open(self) -> Transport:
@@ -135,7 +136,7 @@ class Docker(Environment):
             "working_dir": HOME,
             "environment": {**_ENVIRON, **self.env},
         }
-        return where.start(image.id, config, self._host_config(), image.same_python)
+        return docker_container.start(where, image.id, config, self._host_config(), image.same_python)
 
     def stamp(self) -> tuple[Any, ...]:
         """See `Environment.stamp`: the files that the image is built from count, too."""
@@ -164,7 +165,7 @@ class Docker(Environment):
             "tmpfs": {HOME: f"rw,exec,nosuid,nodev,mode=1777,size={self.scratch}"},
             "mem_limit": self.memory,
             "memswap_limit": self.memory,
-            "shm_size": min(self.scratch, _SHARED_MEMORY_MAX),
+            "shm_size": min(self.scratch, SHARED_MEMORY_MAX),
             "pids_limit": self.processes,
             "nano_cpus": round(self.cpus * 1e9),
             "cap_drop": ["ALL"],
@@ -182,7 +183,7 @@ class Docker(Environment):
     def describe(self) -> Description:
         """See `Environment.describe`. Asks the engine what it can bound; raises what `open` raises."""
         where = engine(self.base_url)
-        return _describe(self, where.info, self._filtered(self._image(where).machine))
+        return description(self, where.info, self._filtered(self._image(where).machine))
 
 
 _ENVIRON = {
@@ -198,50 +199,6 @@ _ENVIRON = {
 }
 
 
-def _describe(docker: Docker, info: Mapping[str, Any], filtered: bool) -> Description:
-    """What holds, from what the engine says that it can do."""
-    security = " ".join(info.get("SecurityOptions") or [])
-    missing = []
-
-    def limited(flag: str, how: str, what: str) -> Bound:
-        if info.get(flag):
-            return Bound("bounded", how)
-        missing.append(f"{what}: this engine's kernel or cgroups lack it (docker info)")
-        return Bound("not bounded", how)
-
-    memory = limited("MemoryLimit", f"cgroup, {format_size(docker.memory)} for all of it", "a memory limit")
-    if not info.get("SwapLimit") and str(info.get("CgroupVersion", "1")) == "1":
-        missing.append("a limit of swap: this kernel does not account for it")
-    processes = limited("PidsLimit", f"cgroup, {docker.processes} tasks; a pid namespace", "a limit of processes")
-    if not info.get("CpuCfsQuota", True):
-        missing.append("a limit of processor time: this engine's kernel or cgroups lack it")
-    seccomps = "seccomp" in security
-    if not seccomps:
-        missing.append("the engine's seccomp profile: it is off")
-    if docker.network != "none":
-        network = Bound("not bounded", f"the engine's network {docker.network!r}")
-    else:
-        refuses = "; seccomp refuses sockets" if filtered else ""
-        network = Bound("bounded", f"network namespace with nothing in it{refuses}")
-        if not filtered:
-            missing.append("the system-call filter of local: it is off, or unknown for this machine")
-    runtime = docker.runtime or str(info.get("DefaultRuntime") or "")
-    layers = ["docker", "namespaces", *(["seccomp"] if seccomps or filtered else []), "cgroups"]
-    sizes = f"{format_size(docker.scratch)} and {format_size(min(docker.scratch, _SHARED_MEMORY_MAX))} of /dev/shm"
-    return Description(
-        environment=docker.name,
-        layers=(*layers, runtime) if runtime else tuple(layers),
-        files=Bound("bounded", "the image, read-only" + ("; mounts, read-only" if docker.mounts else "")),
-        network=network,
-        memory=memory,
-        processes=processes,
-        disk=Bound("bounded", f"tmpfs in memory, {sizes}"),
-        time=Bound("bounded", "interrupted, then killed by the host"),
-        secrets=Bound("bounded", "an environment of its own, pid namespace, no capabilities"),
-        missing=tuple(missing),
-    )
-
-
 def _checked_mounts(mounts: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(mounts, Mapping):
         raise ConfigurationError("mounts takes a mapping of paths of the engine's machine to paths in the container")
@@ -251,7 +208,11 @@ def _checked_mounts(mounts: Mapping[str, str]) -> dict[str, str]:
         inside = os.fspath(inside)
         if not inside.startswith("/") or not os.path.isabs(path):
             raise ConfigurationError(f"mounts: {path!r} and {inside!r} must be absolute paths")
-        if path == "/" or path.rstrip("/").endswith(".sock") or path.rstrip("/") in ("/run", "/var/run", "/proc", "/sys"):
+        if (
+            path == "/"
+            or path.rstrip("/").endswith(".sock")
+            or path.rstrip("/") in ("/run", "/var/run", "/proc", "/sys")
+        ):
             raise ConfigurationError(f"mounts: {path} would hand the engine itself to the code; name the folders in it")
         if inside.rstrip("/") in ("", HOME, "/proc", "/sys", "/dev"):
             raise ConfigurationError(f"mounts: {inside} is taken in the container; mount below it or elsewhere")

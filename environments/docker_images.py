@@ -1,4 +1,4 @@
-"""The image that a container is made from: there already, pulled, or built from a Dockerfile and kept by its content."""
+"""The image that a container is made from: there already, pulled, or built from a Dockerfile, once for each content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rlm_dspy.environments.docker_engine import Engine
 from rlm_dspy.environments.docker_reaper import MARK
@@ -67,9 +66,9 @@ def obtain(engine: Engine, name: str, *, pull: bool) -> Image:
                 if not isinstance(error.__cause__, docker.errors.APIError):
                     raise
                 raise SandboxUnavailableError(
-                    f"the image {name!r} is not on this engine and cannot be pulled: {error.__cause__.explanation}. Pull "
-                    f"it where that is possible (docker pull {name}; docker save and docker load carry it over), or name "
-                    "another with image="
+                    f"the image {name!r} is not on this engine and cannot be pulled: {error.__cause__.explanation}. "
+                    f"Pull it where that is possible (docker pull {name}; docker save and docker load carry it over), "
+                    "or name another with image="
                 ) from error.__cause__
             found = _find(engine, name)
     if found is None:

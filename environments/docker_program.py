@@ -1,13 +1,13 @@
 """What the Python of a container does before the worker's bootstrap: confine itself, and look after orphans.
 
-*The filter.* An engine's own filter of system calls leaves calls open that ``local`` refuses, and depends on the engine's
-age: some let a container open a socket to the machine's hypervisor (``AF_VSOCK``), which no network namespace holds back.
-The filter of `rlm_dspy.environments.seccomp` on top of it makes code see the same refusals in both places. It is
-installed with prctl(2), for which ``no-new-privileges`` suffices.
+*The filter.* An engine's own filter of system calls leaves calls open that ``local`` refuses, and depends on the
+engine's age: some let a container open a socket to the machine's hypervisor (``AF_VSOCK``), which no network namespace
+holds back. The filter of `rlm_dspy.environments.seccomp` on top of it makes code see the same refusals in both places.
+It is installed with prctl(2), for which ``no-new-privileges`` suffices.
 
-*Process 1* inherits every process whose parent has ended, and those that nobody waits for count as processes for ever. So
-it waits for them, and the worker is its child. An engine's own init would run without the filter, as the same user as the
-code, which could write to its memory and act in its place.
+*Process 1* inherits every process whose parent has ended, and those that nobody waits for count as processes for ever.
+So it waits for them, and the worker is its child. An engine's own init would run without the filter, as the same user
+as the code, which could write to its memory and act in its place.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ def f(p):
 f(base64.b64decode('%s'))
 del f,base64,ctypes,struct
 """
-# Without the worker's stdin and stdout, or the end of neither would ever be seen.
+# Without the worker's streams, or the end of none would ever be seen.
 _FIRST = """\
 import os,signal
 if os.getpid()==1:
  p=os.fork()
  if p:
-  signal.signal(2,signal.SIG_IGN);os.close(0);os.close(1)
+  signal.signal(2,signal.SIG_IGN)
+  for d in(0,1,2):os.close(d)
   while 1:
    w,s=os.wait()
    if w==p:os._exit(128+(s&127) if s&127 else s>>8)

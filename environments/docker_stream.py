@@ -1,8 +1,8 @@
 """The stream to a container's process, over the connection that attaching to it leaves open.
 
-What the container writes arrives in pieces of stdout and stderr, each behind eight bytes: its kind (1 or 2), three zeros,
-its length as a big-endian number (Docker Engine API, "Attach to a container", stream format). stdout is the worker's
-stream, the end of stderr is kept for error messages.
+What the container writes arrives in pieces of stdout and stderr, each behind eight bytes: its kind (1 or 2), three
+zeros, its length as a big-endian number (Docker Engine API, "Attach to a container", stream format). stdout is the
+worker's stream, the end of stderr is kept for error messages.
 
 The container's stdin ends with this connection, and the worker with its stdin: a host that is killed leaves at most a
 stopped container, which `rlm_dspy.environments.docker_reaper` removes.
@@ -200,10 +200,10 @@ class _State:
             if self._killed or self._closed:
                 return
             self._killed = True
-            self._hang_up()
+            self.hang_up()
             self._kill()
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
         """Wake the threads in `read` and `write`; the container's stdin ends, too."""
         with contextlib.suppress(OSError, AttributeError, ValueError):
             self._connection.shutdown(socket.SHUT_RDWR)
@@ -217,7 +217,7 @@ class _State:
                 return
             self._closed = True
             _live.discard(self)
-            self._hang_up()
+            self.hang_up()
             try:
                 self._remove()
             finally:
@@ -239,6 +239,16 @@ class _State:
                 else:
                     self._why = self._explain(self._stream.errors.decode("utf-8", "replace").strip())
             return self._why
+
+
+def close_all() -> None:
+    """Remove every container of this process, at its end."""
+    states = list(_live)
+    for state in states:
+        # They end by themselves, all at the same time, while they are removed one after the other.
+        state.hang_up()
+    for state in states:
+        state.close()
 
 
 def _after_fork() -> None:

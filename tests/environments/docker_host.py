@@ -113,6 +113,13 @@ def make_image() -> str:
     return name
 
 
+def remove_image(name: str) -> None:
+    """Remove an image that `make_image` made."""
+    api = client().api
+    api.remove_image(name, force=True)
+    api.close()
+
+
 @pytest.fixture(scope="session")
 def docker_image() -> Iterator[str]:
     """The name of the image; it goes with the test session."""
@@ -120,9 +127,7 @@ def docker_image() -> Iterator[str]:
         pytest.skip(reason)
     name = make_image()
     yield name
-    api = client().api
-    api.remove_image(name, force=True)
-    api.close()
+    remove_image(name)
 
 
 def mine(api: Any, pid: int | None = None) -> list[dict[str, Any]]:

@@ -163,7 +163,7 @@ def is_orphan(changed: dict[str, str], state: str = "running", age: float = 5.0)
 def test_who_is_an_orphan() -> None:
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
-    pid, started, boot = docker_reaper.PID, docker_reaper.STARTED, docker_reaper.BOOT
+    pid, started = docker_reaper.PID, docker_reaper.STARTED
     assert not is_orphan({}) and not is_orphan({}, "exited", 1e6)
     assert is_orphan({pid: str(done.pid)}) and is_orphan({pid: str(done.pid)}, "created")
     # The number belongs to another process by now.
@@ -194,7 +194,14 @@ def sdk() -> None:
 
 
 def test_options_come_as_text(sdk: None) -> None:
-    options = {"memory": "1GiB", "cpus": "2", "mounts": "/data=/srv", "network": "bridge", "runtime": "none", "pull": "no"}
+    options = {
+        "memory": "1GiB",
+        "cpus": "2",
+        "mounts": "/data=/srv",
+        "network": "bridge",
+        "runtime": "none",
+        "pull": "no",
+    }
     place = environments.from_options("docker", options)
     expected = environments.docker(memory=1 << 30, cpus=2, mounts={"/data": "/srv"}, network="bridge", pull=False)
     assert place == expected and hash(place) == hash(expected)
@@ -280,4 +287,6 @@ except Exception as error:
     print(type(error).__name__, error)
 """
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
-        assert MissingExtraError.__name__ in done.stdout and "pip install 'rlm-dspy[docker]'" in done.stdout, done.stderr
+        assert MissingExtraError.__name__ in done.stdout and "pip install 'rlm-dspy[docker]'" in done.stdout, (
+            done.stderr
+        )
