@@ -117,3 +117,8 @@ def reap(api: Any) -> list[Orphan]:
         else:
             removed.append(orphan)
     return removed
+
+
+def images(api: Any) -> list[str]:
+    """The ids of the images that were built from Dockerfiles."""
+    return [image["Id"] for image in api.images(filters={"label": f"{MARK}=image"})]

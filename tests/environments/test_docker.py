@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -301,7 +302,10 @@ def test_a_killed_host_leaves_nothing_after_the_reaper(
     host.wait()
     # The workers end with their host, even before anybody looks.
     assert eventually(lambda: all(container["State"] != "running" for container in mine(api, pid)))
-    assert {orphan.id for orphan in docker_reaper.reap(api)} >= {container["Id"] for container in containers}
+    command = [sys.executable, "-m", "rlm_dspy.cli", "doctor", "--reap", "--json"]
+    reaped = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert {orphan["id"] for orphan in reaped["removed"]} >= {container["Id"] for container in containers}
+    assert all(orphan["owner"] == f"process {pid} on {socket.gethostname()}" for orphan in reaped["removed"])
     assert mine(api, pid) == []
 
 
@@ -515,12 +519,8 @@ def test_what_the_engine_refuses_is_explained(place: Place) -> None:
 # ------------------------------------------------------------------------------------------------- images
 
 
-def built(api: Any) -> list[str]:
-    return [image["Id"] for image in api.images(filters={"label": f"{docker_reaper.MARK}=image"})]
-
-
 def remove_built(api: Any) -> None:
-    for image in built(api):
+    for image in docker_reaper.images(api):
         api.remove_image(image, force=True)
 
 
@@ -537,7 +537,7 @@ def test_a_dockerfile_is_built_once_for_each_content(place: Place, docker_image:
             (folder / "run.log").write_text(log)
             with place(dockerfile=folder / "Dockerfile")() as session:
                 assert session.execute("print(open('/srv/data/a.txt').read())") == f"{content}\n"
-        assert len(built(api)) == 2
+        assert len(docker_reaper.images(api)) == 2
         with place(dockerfile=folder / "Dockerfile", build_args={"WHICH": "other"})() as session:
             session.execute("1")
         assert len([tag for image in api.images(docker_images.REPOSITORY) for tag in image["RepoTags"]]) == 3
@@ -550,7 +550,7 @@ def test_a_dockerfile_is_built_once_for_each_content(place: Place, docker_image:
             assert "another" in session.execute("print(open('/srv').read())")
     finally:
         remove_built(api)
-    assert built(api) == []
+    assert docker_reaper.images(api) == []
 
 
 def test_packages_files_and_setup_code_reach_the_container(place: Place, tmp_path: Path) -> None:

@@ -244,6 +244,14 @@ def test_without_an_engine_the_error_says_what_to_do(sdk: None, monkeypatch: pyt
         environments.docker().describe()
 
 
+def test_reaping_without_an_engine_says_what_to_do(sdk: None) -> None:
+    command = [sys.executable, "-m", "rlm_dspy.cli", "doctor", "--reap"]
+    environ = {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("rlm-dspy doctor: no Docker engine answers at unix:///nowhere/docker.sock")
+
+
 @pytest.mark.root_only
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to run as root")
 def test_a_user_who_may_not_talk_to_the_engine_is_told_how(sdk: None) -> None:
