@@ -26,16 +26,19 @@ def description(docker: Docker, info: Mapping[str, Any], filtered: bool) -> Desc
     security = " ".join(info.get("SecurityOptions") or [])
     missing = []
 
-    def limited(flag: str, how: str, what: str) -> Bound:
+    def limited(flag: str, how: str, limit: int, what: str) -> Bound:
         if info.get(flag):
-            return Bound("bounded", how)
+            return Bound("bounded", how, limit)
         missing.append(f"{what}: this engine's kernel or cgroups lack it (docker info)")
         return Bound("not bounded", how)
 
-    memory = limited("MemoryLimit", f"cgroup, {format_size(docker.memory)} for all of it", "a memory limit")
+    memory = limited(
+        "MemoryLimit", f"cgroup, {format_size(docker.memory)} for all of it", docker.memory, "a memory limit"
+    )
     if not info.get("SwapLimit") and str(info.get("CgroupVersion", "1")) == "1":
         missing.append("a limit of swap: this kernel does not account for it")
-    processes = limited("PidsLimit", f"cgroup, {docker.processes} tasks; a pid namespace", "a limit of processes")
+    tasks = f"cgroup, {docker.processes} tasks; a pid namespace"
+    processes = limited("PidsLimit", tasks, docker.processes, "a limit of processes")
     if not info.get("CpuCfsQuota", True):
         missing.append("a limit of processor time: this engine's kernel or cgroups lack it")
     seccomps = "seccomp" in security
@@ -58,7 +61,7 @@ def description(docker: Docker, info: Mapping[str, Any], filtered: bool) -> Desc
         network=network,
         memory=memory,
         processes=processes,
-        disk=Bound("bounded", f"tmpfs in memory, {sizes}"),
+        disk=Bound("bounded", f"tmpfs in memory, {sizes}", docker.scratch),
         time=Bound("bounded", "interrupted, then killed by the host"),
         secrets=Bound("bounded", "an environment of its own, pid namespace, no capabilities"),
         missing=tuple(missing),

@@ -136,7 +136,7 @@ class Docker(Environment):
             "working_dir": HOME,
             "environment": {**_ENVIRON, **self.env},
         }
-        return docker_container.start(where, image.id, config, self._host_config(), image.same_python)
+        return docker_container.start(where, image.id, config, self.host_config(), image.same_python)
 
     def stamp(self) -> tuple[Any, ...]:
         """See `Environment.stamp`: the files that the image is built from count, too."""
@@ -154,7 +154,8 @@ class Docker(Environment):
     def _filtered(self, machine: str) -> bool:
         return self.filter and self.network == "none" and seccomp.supported(machine)
 
-    def _host_config(self) -> dict[str, Any]:
+    def host_config(self) -> dict[str, Any]:
+        """What confines the container: arguments of the SDK's ``create_host_config``."""
         from docker.types import LogConfig, Mount, Ulimit
 
         limits = {"core": 0, "nofile": DESCRIPTORS, "data": self.memory - self.memory // 16}
