@@ -298,3 +298,40 @@ except Exception as error:
         assert MissingExtraError.__name__ in done.stdout and "pip install 'rlm-dspy[docker]'" in done.stdout, (
             done.stderr
         )
+
+
+STOPPED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from rlm_dspy import environments
+from tests.environments.docker_host import make_image
+
+daemon = int(Path(os.environ["DOCKER_HOST"].removeprefix("unix://")).with_name("dockerd.pid").read_text())
+
+async def main():
+    async with environments.docker(image=make_image(), timeout=None)() as session:
+        await session.set({"kept": 1})
+
+        async def stop():
+            os.kill(daemon, signal.SIGTERM)
+
+        try:
+            print(await session.run("stop()\\nimport time\\nwhile True: time.sleep(1)", {"stop": stop}))
+        except Exception as error:
+            print(type(error).__name__, error)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.root_only
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("dockerd") is None, reason="needs root and dockerd for an engine")
+def test_an_engine_that_is_stopped_in_a_run_is_told(sdk: None) -> None:
+    """With an engine of its own, because it is really stopped: the containers end, and no other can be started."""
+    root = Path(__file__).resolve().parents[2]
+    command = [str(root / ".ci" / "docker-engine"), sys.executable, "-c", STOPPED]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=180)
+    last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+    assert last.startswith("SandboxUnavailableError no Docker engine answers at unix://"), done.stdout + done.stderr
+    assert "systemctl start docker" in last
