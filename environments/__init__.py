@@ -6,6 +6,7 @@
     environments.subprocess()               # a process of its own, not confined: for trusted code
     environments.inprocess()                # exec in this process: for trusted code and tests
     environments.docker(image="...")        # a hardened container of a Docker engine
+    environments.e2b(template="base")       # a microVM at E2B; environments.prime(): a VM at Prime Intellect
     environments.ipython(within="local")     # IPython's cells in any of the others
     environments.get("local", timeout=30)   # by name; `names` lists them
 
@@ -26,6 +27,8 @@ The rooms of this folder:
                        runs there first, docker_describe.py what it confines, docker_reaper.py removes what dead
                        hosts left
     ipython_env.py     IPython's cells, in any environment; ipython_shell.py runs them; kernel.py a Jupyter kernel
+    cloud.py           what environments at a provider share: e2b.py, prime.py
+    remote.py          a sandbox there as a stream; loops.py drives SDKs that are asynchronous only; _compat.py
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
     worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
@@ -68,11 +71,13 @@ if TYPE_CHECKING:
         Transport,
     )
     from rlm_dspy.environments.docker_env import Docker
+    from rlm_dspy.environments.e2b import E2B
     from rlm_dspy.environments.inprocess import InProcess
     from rlm_dspy.environments.interpreter import Interpreter
     from rlm_dspy.environments.ipython_env import IPython
     from rlm_dspy.environments.local import Local
     from rlm_dspy.environments.pool import warm
+    from rlm_dspy.environments.prime import Prime
     from rlm_dspy.environments.program import BOOTSTRAP
     from rlm_dspy.environments.registry import from_options, get, names
     from rlm_dspy.environments.subprocess_env import Subprocess
@@ -84,6 +89,7 @@ _WHERE = {
     "CellError": "base",
     "CellResult": "base",
     "Description": "base",
+    "E2B": "e2b",
     "Environment": "base",
     "HostFunction": "base",
     "IPython": "ipython_env",
@@ -95,6 +101,7 @@ _WHERE = {
     "InProcess": "inprocess",
     "Interpreter": "interpreter",
     "Local": "local",
+    "Prime": "prime",
     "Subprocess": "subprocess_env",
     "from_options": "registry",
     "get": "registry",
@@ -110,6 +117,7 @@ __all__ = [
     "CellResult",
     "Description",
     "Docker",
+    "E2B",
     "Environment",
     "HostFunction",
     "IPython",
@@ -117,17 +125,20 @@ __all__ = [
     "InProcess",
     "Interpreter",
     "Local",
+    "Prime",
     "Session",
     "Submission",
     "Subprocess",
     "Transport",
     "docker",
+    "e2b",
     "from_options",
     "get",
     "inprocess",
     "ipython",
     "local",
     "names",
+    "prime",
     "subprocess",
     "warm",
 ]
@@ -168,6 +179,20 @@ def ipython(**options: Any) -> IPython:
     return IPython(**options)
 
 
+def e2b(**options: Any) -> E2B:
+    """A microVM at E2B for every session; see `rlm_dspy.environments.e2b.E2B` for the options."""
+    from rlm_dspy.environments.e2b import E2B
+
+    return E2B(**options)
+
+
+def prime(**options: Any) -> Prime:
+    """A VM at Prime Intellect for every session; see `rlm_dspy.environments.prime.Prime` for the options."""
+    from rlm_dspy.environments.prime import Prime
+
+    return Prime(**options)
+
+
 class _Room(types.ModuleType):
     """Keeps the functions above where importing a module of the same name would put that module in their place.
 
@@ -175,7 +200,7 @@ class _Room(types.ModuleType):
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("local", "subprocess", "inprocess") and isinstance(value, types.ModuleType):
+        if name in ("local", "subprocess", "inprocess", "e2b", "prime") and isinstance(value, types.ModuleType):
             return
         super().__setattr__(name, value)
 

@@ -57,8 +57,8 @@ class CloudEnvironment(Environment):
     """Whether `create` with the same token again gives the sandbox that an earlier attempt made, if it did."""
     keeps_spares = False
     execution_instructions = (
-        "Code runs as CPython on a machine of its own. State, imports and functions persist between cells; threads, "
-        "child processes and top-level await work. input() does not. There is no network unless the task says so."
+        "Code runs as CPython on a machine of its own, where nothing of the host is. State, imports and functions "
+        "persist between cells; threads, child processes and top-level await work. input() does not."
     )
 
     def __init__(self, *, python: str = "python3", **base: Unpack[BaseOptions]) -> None:
@@ -113,32 +113,32 @@ class CloudEnvironment(Environment):
         command = f"exec {self.python} -I -u -c {shlex.quote(BOOTSTRAP)}"
         start = time.monotonic()
         attempts = 0
-        asked = ""  # the token of a request whose outcome is not known
+        token = ""
+        unsure = False  # whether there may be a sandbox of this token that nobody knows of
         try:
             for pause in pauses():
                 attempts += 1
-                asked = asked or new_token()
+                token, before, unsure = token or new_token(), unsure, True
                 try:
-                    remote = self.create(asked)
-                    asked = ""
+                    remote = self.create(token)
+                    token, before, unsure = "", False, False
                     return RemoteTransport(self._started(remote, command))
-                except RLMError:
-                    asked = ""
-                    raise
                 except Exception as error:
                     verdict = self.judge(error)
-                    if verdict in ("rejected", "credentials", "quota"):
-                        asked = ""
+                    if isinstance(error, RLMError) or verdict in ("rejected", "credentials", "quota"):
+                        unsure = before
+                    if isinstance(error, RLMError):
+                        raise
                     if verdict not in ("again", "rejected") or time.monotonic() + pause - start > OPEN_SECONDS:
                         raise self._refusal(verdict, error, attempts, time.monotonic() - start) from None
-                if asked and not self.repeatable:
-                    self._swept(asked)
-                    asked = ""
+                if unsure and not self.repeatable:
+                    self._swept(token)
+                    token, unsure = "", False
                 time.sleep(pause)
             raise AssertionError
         finally:
-            if asked:
-                self._swept(asked)
+            if unsure:
+                self._swept(token)
 
     def _swept(self, token: str) -> None:
         try:
@@ -167,7 +167,7 @@ class CloudEnvironment(Environment):
         if verdict == "quota":
             return SandboxUnavailableError(
                 f"{self.provider} makes no more sandboxes for this account: a limit is reached, or it has to be paid "
-                f"for. It said: {text}"
+                f"for. (RLM_DSPY_MAX_SESSIONS bounds how many this process has at once.) It said: {text}"
             )
         tried = f" after {attempts} attempts in {seconds:.0f} seconds" if attempts > 1 else ""
         return SandboxUnavailableError(f"{self.provider} gave no sandbox{tried}: {text}")

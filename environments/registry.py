@@ -30,8 +30,10 @@ _BUILT_IN = {
     "inprocess": "rlm_dspy.environments.inprocess:InProcess",
     "docker": "rlm_dspy.environments.docker_env:Docker",
     "ipython": "rlm_dspy.environments.ipython_env:IPython",
+    "e2b": "rlm_dspy.environments.e2b:E2B",
+    "prime": "rlm_dspy.environments.prime:Prime",
 }
-_PLANNED = ("modal", "e2b", "daytona", "prime")
+_PLANNED = ("modal", "daytona")
 
 
 def names() -> list[str]:

@@ -37,6 +37,10 @@ class E2BCloud(HttpCloud):
         super().__init__()
         self.limit = 20
 
+    def exhaust(self) -> None:
+        """The account may have no further sandbox."""
+        self.limit = 0
+
     @property
     def environ(self) -> dict[str, str]:
         """The environment variables that lead the SDK here."""
@@ -137,7 +141,8 @@ class E2BCloud(HttpCloud):
         asked = json.loads(request.body[5:])
         command = asked["process"]
         folder = Path(command.get("cwd") or box.folder)
-        program = Program([command["cmd"], *command["args"]], folder, {"HOME": str(box.folder), **command.get("envs", {}), **box.asked.get("envVars", {})})
+        env = {"HOME": str(box.folder), **command.get("envs", {}), **box.asked.get("envVars", {})}
+        program = Program([command["cmd"], *command["args"]], folder, env)
         pid = program.pid
         box.programs[str(pid)] = program
         raw = request.stream("application/connect+json")
@@ -160,6 +165,5 @@ def _about(box: Box) -> dict[str, Any]:
     about = {"sandboxID": box.name, "templateID": box.asked["templateID"], "clientID": "local", "alias": "base"}
     sizes = {"cpuCount": 2, "memoryMB": 512, "diskSizeMB": 1024}
     times = {"startedAt": stamp(), "endAt": stamp(box.asked.get("timeout", 300))}
-    return {**about, **sizes, **times, "envdVersion": ENVD, "state": "running", "metadata": box.asked.get("metadata", {})}
-
-
+    metadata = box.asked.get("metadata", {})
+    return {**about, **sizes, **times, "envdVersion": ENVD, "state": "running", "metadata": metadata}
