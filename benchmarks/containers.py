@@ -1,9 +1,9 @@
 """What a session in a container costs beside the bare container: ``python -m benchmarks.containers [IMAGE]``.
 
 Needs the extra ``docker`` and an engine that has the image. Bare and ours take turns, each start in an environment that
-was never used, so that there is no warm spare. *Bare* is the same hardened container, made, attached to and started, whose
-Python writes one byte; *ours* is a session that is ready. The *transport* is one line to a container that sends it back,
-over the very stream that a session uses; *a cell* is one `Session.run` of ``x = 1; print(x)``, all that it takes.
+was never used, so that there is no warm spare. *Bare* is the same hardened container, made, attached to and started,
+whose Python writes one byte; *ours* is a session that is ready. The *transport* is one line to a container that sends
+it back, over the very stream that a session uses; *a cell* is one `Session.run` of ``x = 1; print(x)``, all of it.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def start(
             )
             connection = _attach_and_start(engine, name)
         except BaseException:
-            _remove(engine, name)
+            engine.remove(name)
             raise
         return _transport(engine, name, connection, same_python)
 
@@ -56,7 +56,7 @@ def _transport(engine: Engine, name: str, connection: Any, same_python: bool) ->
     return ContainerTransport(
         connection,
         kill=lambda: _kill(engine, name),
-        remove=lambda: _remove(engine, name),
+        remove=lambda: engine.remove(name),
         explain=lambda errors: _explain(engine, name, errors),
         same_python=same_python,
     )
@@ -108,12 +108,6 @@ def _kill(engine: Engine, container: str) -> None:
     """End the processes of a container; one that is gone already is no error."""
     with contextlib.suppress(Exception):
         engine.api.kill(container)
-
-
-def _remove(engine: Engine, container: str) -> None:
-    """Remove a container with its anonymous volumes; what fails is left to the reaper."""
-    with contextlib.suppress(Exception):
-        engine.api.remove_container(container, v=True, force=True)
 
 
 def _explain(engine: Engine, container: str, errors: str) -> str:

@@ -32,6 +32,7 @@ def description(docker: Docker, info: Mapping[str, Any], filtered: bool) -> Desc
         missing.append(f"{what}: this engine's kernel or cgroups lack it (docker info)")
         return Bound("not bounded", how)
 
+    runtime = docker.runtime or str(info.get("DefaultRuntime") or "")
     memory = limited(
         "MemoryLimit", f"cgroup, {format_size(docker.memory)} for all of it", docker.memory, "a memory limit"
     )
@@ -39,6 +40,9 @@ def description(docker: Docker, info: Mapping[str, Any], filtered: bool) -> Desc
         missing.append("a limit of swap: this kernel does not account for it")
     tasks = f"cgroup, {docker.processes} tasks; a pid namespace"
     processes = limited("PidsLimit", tasks, docker.processes, "a limit of processes")
+    if "runsc" in runtime and processes.level == "bounded":
+        # gVisor's own threads count, and it does not survive a refusal.
+        processes = Bound("bounded", f"{tasks}; under gVisor the container ends there")
     if not info.get("CpuCfsQuota", True):
         missing.append("a limit of processor time: this engine's kernel or cgroups lack it")
     seccomps = "seccomp" in security
@@ -51,7 +55,8 @@ def description(docker: Docker, info: Mapping[str, Any], filtered: bool) -> Desc
         network = Bound("bounded", f"network namespace with nothing in it{refuses}")
         if not filtered:
             missing.append("the system-call filter of local: it is off, or unknown for this machine")
-    runtime = docker.runtime or str(info.get("DefaultRuntime") or "")
+    if docker.extra.get("device_requests"):
+        missing.append("freedom from devices: the code reaches those of device_requests, and their drivers")
     layers = ["docker", "namespaces", *(["seccomp"] if seccomps or filtered else []), "cgroups"]
     sizes = f"{format_size(docker.scratch)} and {format_size(min(docker.scratch, SHARED_MEMORY_MAX))} of /dev/shm"
     return Description(

@@ -70,6 +70,7 @@ class Engine:
         self._ending = False
         self._changed = threading.Condition()
         self._reaped = False
+        self._left: set[str] = set()
 
     @cached_property
     def info(self) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class Engine:
 
     def reap_once(self) -> None:
         """Remove what dead hosts have left, at the first call; what cannot be removed is not this session's trouble."""
-        with self.lock:
+        with self._changed:
             if self._reaped:
                 return
             self._reaped = True
@@ -105,6 +106,29 @@ class Engine:
         with self._changed:
             self._ending = True
             self._changed.wait_for(lambda: not self._starting, timeout=_END_SECONDS)
+
+    def remove(self, *containers: str) -> None:
+        """Remove containers with their anonymous volumes.
+
+        An engine refuses that now and then, while it is busy with the container, or cannot be reached: then it is
+        tried again with the next one, and at the end of this process; what is left after that is left to the reaper.
+        """
+        import docker.errors
+
+        with self._changed:
+            wanted = list(dict.fromkeys([*containers, *self._left]))
+            self._left.update(containers)
+        for container in wanted:
+            try:
+                self.api.remove_container(container, v=True, force=True)
+            except docker.errors.NotFound:
+                pass
+            except docker.errors.APIError:
+                continue
+            except Exception:
+                return
+            with self._changed:
+                self._left.discard(container)
 
     @contextlib.contextmanager
     def explained(self, doing: str = "") -> Iterator[None]:
@@ -173,6 +197,8 @@ def _end() -> None:
     for found in list(_engines.values()):
         found.end()
     docker_stream.close_all()
+    for found in list(_engines.values()):
+        found.remove()
 
 
 atexit.register(_end)

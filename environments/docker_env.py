@@ -21,6 +21,11 @@ DEFAULT_IMAGE = "python:3.11-slim"
 HOME = "/tmp"
 """The writable folder: the working directory, HOME and TMPDIR."""
 DESCRIPTORS = 1024
+EXTRA = (
+    *("blkio_weight", "cgroup_parent", "cpu_shares", "cpuset_cpus", "cpuset_mems", "device_requests", "dns", "dns_opt"),
+    *("dns_search", "extra_hosts", "group_add", "oom_score_adj", "security_opt", "storage_opt", "sysctls", "ulimits"),
+)
+"""What the option ``extra`` may hold."""
 _MIN_MEMORY = 64 << 20
 _MIN_PROCESSES = 8
 
@@ -46,6 +51,8 @@ class Docker(Environment):
         env: Environment variables, on top of the image's own.
         user: User and group by number. Root in the container is still without capabilities.
         runtime: The engine's runtime, such as ``"runsc"`` for gVisor; None for its default.
+        extra: Further arguments of the SDK's ``create_host_config``, in its words, such as ``ulimits``,
+            ``device_requests`` (GPUs) or ``dns``; see `EXTRA`. ``security_opt`` is added to the environment's own.
         filter: Also put the system-call filter of ``local`` in force, where there is no network.
         base_url: Address of the engine, such as ``"unix:///run/podman/podman.sock"``; None for the one that the
             ``docker`` command talks to (``DOCKER_HOST``, the current context).
@@ -76,6 +83,7 @@ class Docker(Environment):
         env: Mapping[str, str] | None = None,
         user: str = "65534:65534",
         runtime: str | None = None,
+        extra: Mapping[str, Any] | None = None,
         filter: bool = True,
         base_url: str | None = None,
         **base: Unpack[BaseOptions],
@@ -108,6 +116,7 @@ class Docker(Environment):
         self.network, self.user, self.runtime, self.filter = network, user, runtime, filter
         self.mounts = _checked_mounts(mounts or {})
         self.env = dict(env or {})
+        self.extra = _checked_extra(extra or {})
         self.base_url = base_url
 
     @property
@@ -158,6 +167,8 @@ class Docker(Environment):
         """What confines the container: arguments of the SDK's ``create_host_config``."""
         from docker.types import LogConfig, Mount, Ulimit
 
+        extra = dict(self.extra)
+        ulimits, security = list(extra.pop("ulimits", [])), list(extra.pop("security_opt", []))
         limits = {"core": 0, "nofile": DESCRIPTORS, "data": self.memory - self.memory // 16}
         return {
             "network_mode": self.network,
@@ -170,15 +181,16 @@ class Docker(Environment):
             "pids_limit": self.processes,
             "nano_cpus": round(self.cpus * 1e9),
             "cap_drop": ["ALL"],
-            "security_opt": ["no-new-privileges"],
+            "security_opt": ["no-new-privileges", *security],
             # Its own, not none: multiprocessing needs /dev/shm.
             "ipc_mode": "private",
             "runtime": self.runtime,
             # The worker's stream is no log, and the engine would keep all of it on disk.
             "log_config": LogConfig(type="none"),
             # Memory beyond it is a MemoryError for the process that asks, and not yet the end of the container.
-            "ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in limits.items()],
+            "ulimits": [*(Ulimit(name=name, soft=value, hard=value) for name, value in limits.items()), *ulimits],
             "mounts": [Mount(inside, path, type="bind", read_only=True) for path, inside in self.mounts.items()],
+            **extra,
         }
 
     def describe(self) -> Description:
@@ -219,3 +231,15 @@ def _checked_mounts(mounts: Mapping[str, str]) -> dict[str, str]:
             raise ConfigurationError(f"mounts: {inside} is taken in the container; mount below it or elsewhere")
         found[path] = inside
     return found
+
+
+def _checked_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in extra.items():
+        if name not in EXTRA:
+            raise ConfigurationError(
+                f"extra: {name!r} is an option of the environment itself, would undo its confinement, or is unknown; "
+                f"possible are {', '.join(EXTRA)}"
+            )
+        if name == "security_opt" and any("unconfined" in str(item) or "disable" in str(item) for item in value):
+            raise ConfigurationError(f"extra: security_opt {value!r} would undo the confinement")
+    return dict(extra)

@@ -132,17 +132,25 @@ def test_the_container_is_what_was_asked_for(
 ) -> None:
     (tmp_path / "config.json").write_text('{"proxies": {"default": {"httpProxy": "http://user:secret@proxy:1"}}}')
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    with place(memory="256MiB", cpus=0.5, processes=32, env={"WORD": "x y"})() as session:
+    extra = {
+        "ulimits": [{"Name": "msgqueue", "Soft": 0, "Hard": 0}],
+        "dns": ["192.0.2.1"],
+        "security_opt": ["label=role:r"],
+    }
+    with place(memory="256MiB", cpus=0.5, processes=32, env={"WORD": "x y"}, extra=extra)() as session:
         (container,) = mine(api)
         found = api.inspect_container(container["Id"])
         environ = session.execute("import os\nprint(dict(os.environ))")
     host = found["HostConfig"]
     assert host["NetworkMode"] == "none" and host["ReadonlyRootfs"] and host["IpcMode"] == "private"
     assert host["CapDrop"] == ["ALL"] and not host["CapAdd"] and not host["Privileged"] and not host["Binds"]
-    assert host["SecurityOpt"] == ["no-new-privileges"] and found["Config"]["User"] == "65534:65534"
+    assert host["SecurityOpt"] == ["no-new-privileges", "label=role:r"] and found["Config"]["User"] == "65534:65534"
     assert host["Memory"] == host["MemorySwap"] == 256 << 20
     assert host["PidsLimit"] == 32 and host["NanoCpus"] == 500_000_000
     assert host["LogConfig"]["Type"] == "none" and not host["AutoRemove"]
+    assert host["Dns"] == ["192.0.2.1"]
+    ulimits = {limit["Name"]: limit["Hard"] for limit in host["Ulimits"]}
+    assert ulimits == {"core": 0, "nofile": 1024, "data": 240 << 20, "msgqueue": 0}
     assert host["RestartPolicy"]["Name"] in ("", "no")
     assert "x y" in environ and "secret" not in environ and "PROXY" not in environ.upper()
 
@@ -237,6 +245,27 @@ def test_mounts_can_be_read_and_not_written(place: Place, tmp_path: Path) -> Non
 
 
 # ------------------------------------------------------------------------------------------------- death
+
+
+def test_what_the_engine_does_not_remove_at_once_is_removed_later(place: Place, api: Any) -> None:
+    environment = place()
+    engine = docker_engine.engine()
+    transport = environment.open()
+    (container,) = mine(api)
+    remove, busy = engine.api.remove_container, []
+
+    def refuse(name: str, **options: Any) -> None:
+        busy.append(name)
+        raise docker_engine.sdk().errors.APIError("driver failed to remove root filesystem: device or resource busy")
+
+    engine.api.remove_container = refuse
+    try:
+        transport.close()
+    finally:
+        engine.api.remove_container = remove
+    assert [f"/{name}" for name in busy] == container["Names"] and len(mine(api)) == 1
+    environment.open().close()
+    assert mine(api) == []
 
 
 @pytest.mark.parametrize("how", ["kill", "remove"])

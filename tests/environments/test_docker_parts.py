@@ -222,6 +222,8 @@ def test_options_come_as_text(sdk: None) -> None:
         ({"mounts": {"/": "/host"}}, "hand the engine itself"),
         ({"mounts": {"/var/run/docker.sock": "/srv/sock"}}, "hand the engine itself"),
         ({"mounts": {"/data": "/tmp"}}, "taken in the container"),
+        ({"extra": {"privileged": True}}, "would undo its confinement"),
+        ({"extra": {"security_opt": ["seccomp=unconfined"]}}, "would undo the confinement"),
         ({"imag": "x"}, "Did you mean 'image'"),
         ({"dockerfile": "/nowhere/Dockerfile"}, "/nowhere/Dockerfile does not exist"),
     ],
