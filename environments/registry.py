@@ -30,6 +30,7 @@ _BUILT_IN = {
     "inprocess": "rlm_dspy.environments.inprocess:InProcess",
     "docker": "rlm_dspy.environments.docker_env:Docker",
     "ipython": "rlm_dspy.environments.ipython_env:IPython",
+    "pyodide": "rlm_dspy.environments.pyodide_env:Pyodide",
     "e2b": "rlm_dspy.environments.e2b:E2B",
     "prime": "rlm_dspy.environments.prime:Prime",
 }
