@@ -118,7 +118,7 @@ class Origin:
         return Ledger(
             limits,
             None if above is None else above.ledger,
-            Prices(prices, None if above is None else above.ledger.prices) if above is None or prices else None,
+            Prices(prices, above and above.ledger.prices) if above is None or prices else None,
             counts=self.asker is not None or self.session is not None,
             deeper=self.session is None,
         )
