@@ -115,11 +115,12 @@ class Prime(CloudEnvironment):
     def describe(self) -> Description:
         """See `CloudEnvironment.describe`; with the sizes that were asked for."""
         about = super().describe()
-        for resource, option in (("memory", "memory_gb"), ("disk", "disk_size_gb")):
-            if option in self.sizes:
-                bound = Bound("bounded", f"{option} of {self.machine}", int(self.sizes[option] * 2**30))
-                about = dataclasses.replace(about, **{resource: bound})
-        return about
+        known: Any = {
+            resource: Bound("bounded", f"{option} of {self.machine}", int(self.sizes[option] * 2**30))
+            for resource, option in (("memory", "memory_gb"), ("disk", "disk_size_gb"))
+            if option in self.sizes
+        }
+        return dataclasses.replace(about, **known)
 
     def request(self, token: str) -> Any:
         """The SDK's request for a sandbox; ``token`` makes it the same one however often it is sent.
