@@ -1,6 +1,6 @@
 """A loopback stand-in for Modal: gRPC, spoken with the server base classes in Modal's own wheel.
 
-    with ModalCloud() as cloud:             # MODAL_SERVER_URL=cloud.url MODAL_TOKEN_ID=ak-1 MODAL_TOKEN_SECRET=cloud.key
+    with ModalCloud() as cloud:            # MODAL_SERVER_URL=cloud.url MODAL_TOKEN_ID=ak-1 MODAL_TOKEN_SECRET=cloud.key
         ...
 
 Both ways of the SDK are served: sandboxes of the second kind (one call makes one and gives the address of its router),
