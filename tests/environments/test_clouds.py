@@ -81,15 +81,17 @@ def trajectory(environment: Any) -> tuple[Any, ...]:
         code("replies = llm_query_batched(words[:3])\nprint(replies)"),
         code("SUBMIT(answer=' '.join(replies))"),
     ]
-    sub = ScriptedLM(["one", "two", "three"])
+    sub = ScriptedLM(lambda call: f"word {next(word for word in ('first', 'second', 'third') if word in call.prompt)}")
     with dspy.context(lm=ScriptedLM(turns)):
-        pred = RLM("context -> answer", interpreter=environment, sub_lm=sub)(context="a b c " * 10_000)
+        pred = RLM("context -> answer", interpreter=environment, sub_lm=sub)(context="first second third " * 10_000)
     steps = [(turn.code, turn.output) for turn in pred.trajectory]
     return pred.answer, str(pred.outcome), steps
 
 
 def test_a_program_does_the_same_as_in_the_local_environment(cloud: Any, provider: Provider) -> None:
-    assert trajectory(provider.environment()) == trajectory("local")
+    here = trajectory("local")
+    assert here[:2] == ("word first word second word third", "submitted") and len(here[2]) == 4
+    assert trajectory(provider.environment()) == here
     assert cloud.count("create") == 1
 
 
