@@ -5,6 +5,9 @@
     environments.local(memory="2GiB")       # the default: a confined process of this Python
     environments.subprocess()               # a process of its own, not confined: for trusted code
     environments.inprocess()                # exec in this process: for trusted code and tests
+    environments.docker(image="...")        # a hardened container of a Docker engine
+    environments.e2b(template="base")       # a microVM at E2B; environments.prime(): a VM at Prime Intellect
+    environments.ipython(within="local")     # IPython's cells in any of the others
     environments.get("local", timeout=30)   # by name; `names` lists them
 
 An `Environment` is a description of a place: cheap, immutable, comparable. Called, it gives an interpreter that fits
@@ -19,15 +22,26 @@ The rooms of this folder:
     layout.py          which files this Python needs; users.py, sizes.py, scratch.py: ids, sizes, folders
     subprocess_env.py  a process of its own, not confined
     inprocess.py       exec in this process
+    docker_env.py      a container; docker_engine.py finds the engine, docker_images.py pulls and builds,
+                       docker_container.py starts one, docker_stream.py is the stream to it, docker_program.py what
+                       runs there first, docker_describe.py what it confines, docker_reaper.py removes what dead
+                       hosts left
+    ipython_env.py     IPython's cells, in any environment; ipython_shell.py runs them; kernel.py a Jupyter kernel
+    pyodide_env.py     dspy.PythonInterpreter: Python as WebAssembly, in Deno
+    cloud.py           what environments at a provider share: e2b.py, prime.py
+    remote.py          a sandbox there as a stream; loops.py drives SDKs that are asynchronous only; _compat.py
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
     worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
+    given.py           what an environment gives its sessions, checked; prepare.py brings it into a worker;
+                       packages.py fetches packages; place.py is the worker's end; transfer.py moves files
     wire.py            frames; codec.py, scalars.py, arrays.py, records.py: values in them
+    armour.py          frames on a stream that carries text only
     channel.py         the host's end of the stream; session.py a session on it; host_tasks.py the calls it serves;
                        interpreter.py its DSPy face
     registry.py        environments by name
-    conformance.py     the checks that every environment passes, in conformance_base.py, conformance_host.py,
-                       conformance_python.py
+    conformance.py     the checks that every environment passes, in conformance_python.py, conformance_host.py,
+                       conformance_life.py, conformance_files.py, conformance_bounds.py; conformance_base.py
 """
 
 from __future__ import annotations
@@ -45,36 +59,52 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlm_dspy.environments.base import (
+        BaseOptions,
         Bound,
         CellError,
         CellResult,
         Description,
         Environment,
         HostFunction,
+        Image,
         Session,
         Submission,
         Transport,
     )
+    from rlm_dspy.environments.docker_env import Docker
+    from rlm_dspy.environments.e2b import E2B
     from rlm_dspy.environments.inprocess import InProcess
     from rlm_dspy.environments.interpreter import Interpreter
+    from rlm_dspy.environments.ipython_env import IPython
     from rlm_dspy.environments.local import Local
     from rlm_dspy.environments.pool import warm
+    from rlm_dspy.environments.prime import Prime
+    from rlm_dspy.environments.program import BOOTSTRAP
+    from rlm_dspy.environments.pyodide_env import Pyodide
     from rlm_dspy.environments.registry import from_options, get, names
     from rlm_dspy.environments.subprocess_env import Subprocess
 
 _WHERE = {
+    "BOOTSTRAP": "program",
+    "BaseOptions": "base",
     "Bound": "base",
     "CellError": "base",
     "CellResult": "base",
     "Description": "base",
+    "E2B": "e2b",
     "Environment": "base",
     "HostFunction": "base",
+    "IPython": "ipython_env",
+    "Image": "base",
     "Session": "base",
     "Submission": "base",
     "Transport": "base",
+    "Docker": "docker_env",
     "InProcess": "inprocess",
     "Interpreter": "interpreter",
     "Local": "local",
+    "Pyodide": "pyodide_env",
+    "Prime": "prime",
     "Subprocess": "subprocess_env",
     "from_options": "registry",
     "get": "registry",
@@ -83,27 +113,47 @@ _WHERE = {
 }
 
 __all__ = [
+    "BOOTSTRAP",
+    "BaseOptions",
     "Bound",
     "CellError",
     "CellResult",
     "Description",
+    "Docker",
+    "E2B",
     "Environment",
     "HostFunction",
+    "IPython",
+    "Image",
     "InProcess",
     "Interpreter",
     "Local",
+    "Pyodide",
+    "Prime",
     "Session",
     "Submission",
     "Subprocess",
     "Transport",
+    "docker",
+    "e2b",
     "from_options",
     "get",
     "inprocess",
+    "ipython",
     "local",
     "names",
+    "pyodide",
+    "prime",
     "subprocess",
     "warm",
 ]
+
+
+def docker(**options: Any) -> Docker:
+    """A hardened container; see `rlm_dspy.environments.docker_env.Docker` for the options."""
+    from rlm_dspy.environments.docker_env import Docker
+
+    return Docker(**options)
 
 
 def local(**options: Any) -> Local:
@@ -127,6 +177,34 @@ def inprocess(**options: Any) -> InProcess:
     return InProcess(**options)
 
 
+def ipython(**options: Any) -> IPython:
+    """IPython's cells, here or in another environment; see `rlm_dspy.environments.ipython_env.IPython`."""
+    from rlm_dspy.environments.ipython_env import IPython
+
+    return IPython(**options)
+
+
+def pyodide(**options: Any) -> Pyodide:
+    """DSPy's sandbox of WebAssembly; see `rlm_dspy.environments.pyodide_env.Pyodide` for the options."""
+    from rlm_dspy.environments.pyodide_env import Pyodide
+
+    return Pyodide(**options)
+
+
+def e2b(**options: Any) -> E2B:
+    """A microVM at E2B for every session; see `rlm_dspy.environments.e2b.E2B` for the options."""
+    from rlm_dspy.environments.e2b import E2B
+
+    return E2B(**options)
+
+
+def prime(**options: Any) -> Prime:
+    """A VM at Prime Intellect for every session; see `rlm_dspy.environments.prime.Prime` for the options."""
+    from rlm_dspy.environments.prime import Prime
+
+    return Prime(**options)
+
+
 class _Room(types.ModuleType):
     """Keeps the functions above where importing a module of the same name would put that module in their place.
 
@@ -134,7 +212,7 @@ class _Room(types.ModuleType):
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("local", "subprocess", "inprocess") and isinstance(value, types.ModuleType):
+        if name in ("local", "subprocess", "inprocess", "e2b", "prime") and isinstance(value, types.ModuleType):
             return
         super().__setattr__(name, value)
 

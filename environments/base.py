@@ -11,10 +11,15 @@ An environment is also the zero-argument factory that DSPy calls ``interpreter_f
 from __future__ import annotations
 
 import abc
-from collections.abc import Awaitable, Callable, Mapping
+import base64
+import copy
+import os
+import types
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypedDict, Unpack, runtime_checkable
 
+from rlm_dspy.environments.given import checked_code, checked_files, checked_requirements, stamp, told
 from rlm_dspy.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -32,10 +37,12 @@ class Bound:
         level: ``"bounded"`` holds for everything the code starts, ``"per process only"`` for each process by itself,
             ``"not bounded"`` not at all.
         how: The mechanism, in a few words, such as ``"network namespace, seccomp"``.
+        limit: The number behind it, where there is one: bytes of memory or disk, a count of processes.
     """
 
     level: Level
     how: str = ""
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,9 @@ class Transport(Protocol):
     One whose stream can tell may also have ``write_now(data: bytes) -> bool``: it sends all of ``data`` or nothing,
     never blocks, and says whether it did; from any thread, also during a `write`. It saves small frames the way over
     another thread.
+
+    One whose stream carries text only, because an SDK decodes it, has ``text = True``: all that crosses then is lines
+    of printable ASCII, and each `write` is given whole lines (`rlm_dspy.environments.armour`).
     """
 
     same_python: bool
@@ -122,6 +132,24 @@ class Submission:
 
 
 @dataclass(frozen=True)
+class Image:
+    """A picture that a cell displayed.
+
+    Attributes:
+        type: Its media type, such as ``"image/png"``.
+        data: Its bytes.
+    """
+
+    type: str
+    data: bytes = field(repr=False)
+
+    @property
+    def base64(self) -> str:
+        """The bytes as base64 text."""
+        return base64.b64encode(self.data).decode("ascii")
+
+
+@dataclass(frozen=True)
 class CellResult:
     """What one cell did.
 
@@ -135,6 +163,7 @@ class CellResult:
         host_seconds: Part of it during which at least one host call was being waited for.
         lost: Names of variables that existed before and are gone, because the session had to be restarted. A cell
             with ``lost`` did not finish; ``error`` says why.
+        images: What it displayed, in the environments that take pictures (``ipython``).
     """
 
     stdout: str = ""
@@ -144,6 +173,7 @@ class CellResult:
     seconds: float = 0.0
     host_seconds: float = 0.0
     lost: tuple[str, ...] = ()
+    images: tuple[Image, ...] = ()
 
 
 HostFunction = Callable[..., Awaitable[Any]]
@@ -187,6 +217,20 @@ class Session(Protocol):
         """What is and is not confined."""
 
 
+class BaseOptions(TypedDict, total=False):
+    """The options that every environment has; `Environment` says what they mean.
+
+    A backend takes them as ``**base: Unpack[BaseOptions]`` and hands them on: ``super().__init__(**base)``.
+    """
+
+    timeout: float | None
+    max_output: int
+    max_value: int
+    setup_code: str | None
+    packages: Sequence[str]
+    files: Mapping[str, str | os.PathLike[str] | bytes]
+
+
 class Environment(abc.ABC):
     """Base class of the places code can run in. Instances are configuration: cheap, immutable, picklable, comparable.
 
@@ -194,13 +238,32 @@ class Environment(abc.ABC):
         timeout: Seconds that one cell may compute, not counting the time it waits on host calls; None for no limit.
         max_output: Characters of output kept of one cell.
         max_value: Bytes that one value or one frame crossing from the sandbox may have.
+        setup_code: Python that every session has run before its first cell, and again after a restart. What it makes
+            is there; what it prints is shown only where it fails.
+        packages: Requirements such as ``"numpy>=2"``, or paths of wheels, that code can import. This host's pip
+            fetches them once for the Python of the sandbox, which needs no network for that.
+        files: Files and folders that every session finds in its working folder: their name there to a path of this
+            host, or to the bytes themselves. Of a folder, links that lead out of it are left out.
     """
 
     name: ClassVar[str]
     execution_instructions: str = ""
+    lacks: Mapping[str, str] = types.MappingProxyType({})
+    """What the conformance suite leaves out here: names or tags of its checks to the reason."""
+    keeps_spares: ClassVar[bool] = True
+    """Whether warm workers are kept of it once it has been used twice; False where they cost money."""
+    shell: ClassVar[str | None] = None
+    """``"ipython"`` where cells are IPython's."""
 
     def __init__(
-        self, *, timeout: float | None = 120.0, max_output: int = 1_000_000, max_value: int = 256 * 1024 * 1024
+        self,
+        *,
+        timeout: float | None = 120.0,
+        max_output: int = 1_000_000,
+        max_value: int = 256 * 1024 * 1024,
+        setup_code: str | None = None,
+        packages: Sequence[str] = (),
+        files: Mapping[str, str | os.PathLike[str] | bytes] | None = None,
     ) -> None:
         if timeout is not None and not (_is_number(timeout, (int, float)) and timeout > 0):
             raise ConfigurationError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
@@ -210,6 +273,9 @@ class Environment(abc.ABC):
         self.timeout = timeout
         self.max_output = max_output
         self.max_value = max_value
+        self.setup_code = checked_code(setup_code)
+        self.packages = checked_requirements(packages)
+        self.files = checked_files(files)
 
     @abc.abstractmethod
     def open(self) -> Transport:
@@ -218,6 +284,42 @@ class Environment(abc.ABC):
     @abc.abstractmethod
     def describe(self) -> Description:
         """What is and is not confined, probed on this machine."""
+
+    def stamp(self) -> tuple[Any, ...]:
+        """Something that differs once a file of this host that sessions are made from has changed.
+
+        A warm worker that was made before such a change is not handed out.
+        """
+        return stamp(self.files) if self.files else ()
+
+    def with_options(self, **base: Unpack[BaseOptions]) -> Self:
+        """The same place with some of the options that every environment has changed; this one stays as it is.
+
+        Raises:
+            ConfigurationError: An option makes no sense, or not here.
+        """
+        other = copy.copy(self)
+        options = self.base_options()
+        options.update(base)
+        Environment.__init__(other, **options)
+        return other
+
+    @property
+    def instructions(self) -> str:
+        """What a model has to know of this place: `execution_instructions`, and what every session is given here."""
+        said = [self.execution_instructions.strip(), told(self.setup_code, self.packages, self.files)]
+        return " ".join(part for part in said if part)
+
+    def base_options(self) -> BaseOptions:
+        """The options that every environment has, as they are here."""
+        return {
+            "timeout": self.timeout,
+            "max_output": self.max_output,
+            "max_value": self.max_value,
+            "setup_code": self.setup_code,
+            "packages": self.packages,
+            "files": self.files,
+        }
 
     def __call__(self) -> Interpreter:
         """A fresh session here; makes every environment a DSPy ``interpreter_factory``."""
@@ -229,7 +331,9 @@ class Environment(abc.ABC):
         return type(other) is type(self) and vars(other) == vars(self)
 
     def __hash__(self) -> int:
-        return hash((type(self), repr(sorted(vars(self).items(), key=lambda item: item[0]))))
+        # The names of files only: their contents may be large, and the same environment is looked up often.
+        cheap = {name: sorted(value) if name == "files" else value for name, value in vars(self).items()}
+        return hash((type(self), repr(sorted(cheap.items(), key=lambda item: item[0]))))
 
 
 def _is_number(value: object, kinds: tuple[type, ...]) -> bool:

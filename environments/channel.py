@@ -22,6 +22,7 @@ from typing import Any
 
 import dspy
 
+from rlm_dspy.environments.armour import Unarmour, armour
 from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.environments.cells import cap_text
 from rlm_dspy.environments.codec import Decoder, Encoder
@@ -68,6 +69,7 @@ class Channel:
         python: Version of the worker's Python, such as ``"3.11.7"``.
         functions: What the session last installed as host functions: names to doc texts.
         sent: Bytes written so far.
+        made: Names of the variables that the environment's set-up code has made.
     """
 
     def __init__(self, transport: Transport, *, max_output: int, max_value: int) -> None:
@@ -75,11 +77,13 @@ class Channel:
         self.python = ""
         self.functions: dict[str, str | None] | None = None
         self.sent = 0
+        self.made: frozenset[str] = frozenset()
         self._transport = transport
         self._max_value = max_value
         self._max_output = max_output
         # Twice, because one frame may hold a value and the text around it.
-        self._reader = Reader(transport.read, max_blobs=2 * max_value)
+        self._text: bool = getattr(transport, "text", False)
+        self._reader = Reader(Unarmour(transport.read).read if self._text else transport.read, max_blobs=2 * max_value)
         self._ids = itertools.count(1)
         self._lock = threading.Condition()
         self._pending: dict[int, Future[Any]] = {}
@@ -107,7 +111,7 @@ class Channel:
         """Send the program and wait for the worker. Blocking."""
         for target, name in ((self._read_loop, "reader"), (self._write_loop, "writer")):
             threading.Thread(target=target, name=f"rlm-dspy-{name}", daemon=True).start()
-        program = worker_program(self._transport.same_python)
+        program = worker_program(self._transport.same_python, self._text)
         with self._order:
             self._enqueue(lambda: self._transport.write(program))
         self._post({"op": "hello", "max_output": self._max_output, "max_value": self._max_value})
@@ -280,7 +284,11 @@ class Channel:
         self._outbox.put(job)
 
     def _send(self, data: bytes | memoryview) -> None:
-        self._transport.write(data)
+        if self._text:
+            for line in armour(data):
+                self._transport.write(line)
+        else:
+            self._transport.write(data)
         self.sent += len(data)
 
     def _write_loop(self) -> None:
@@ -433,6 +441,8 @@ def connect(environment: Environment) -> Channel:
     try:
         channel.start()
     except ChannelClosed as error:
+        # The reader thread is at it; whoever is told of the failure finds nothing left.
+        channel.close()
         raise SandboxUnavailableError(f"the {environment.name!r} environment did not start: {error}") from None
     except BaseException:
         channel.close()

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Self, Unpack
 
 import dspy
 from dspy.utils.callback import BaseCallback
@@ -25,12 +25,14 @@ from dspy.utils.callback import BaseCallback
 from rlm_dspy._aio import threads
 from rlm_dspy.environments import cells as _cells
 from rlm_dspy.environments.base import (
+    BaseOptions,
     Bound,
     CellError,
     CellResult,
     Description,
     Environment,
     HostFunction,
+    Image,
     Submission,
     Transport,
 )
@@ -38,6 +40,7 @@ from rlm_dspy.environments.channel import Call
 from rlm_dspy.environments.codec import Decoder, Encoder
 from rlm_dspy.environments.host_tasks import HostTasks
 from rlm_dspy.environments.interpreter import DSPyFace
+from rlm_dspy.environments.prepare import failed
 from rlm_dspy.environments.records import FailedCall, Record
 from rlm_dspy.environments.session import (
     GRACE_SECONDS,
@@ -48,7 +51,7 @@ from rlm_dspy.environments.session import (
     serializable_cell,
 )
 from rlm_dspy.environments.wire import TextBlob
-from rlm_dspy.errors import SandboxUnavailableError
+from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
 
 _stream: contextvars.ContextVar[_cells.Stream | None] = contextvars.ContextVar(
     "rlm_dspy_inprocess_stream", default=None
@@ -60,14 +63,43 @@ class InProcess(Environment):
     """``exec`` in the host, in a thread. Not a sandbox; nothing is kept apart. For trusted code and tests only.
 
     Args:
-        **limits: ``timeout``, ``max_output``, ``max_value`` as for every environment. Past the timeout only code that
-            runs Python bytecode can be interrupted; a thread that is stuck elsewhere is left behind.
+        **base: ``timeout``, ``max_output``, ``max_value`` and ``setup_code`` as for every environment. Past the timeout
+            only code that runs Python bytecode can be interrupted; a thread that is stuck elsewhere is left behind.
+
+    Raises:
+        ConfigurationError: ``packages`` or ``files`` are given: there is no Python and no folder of its own to put
+            them into.
     """
 
     name = "inprocess"
     execution_instructions = (
         "Code runs as CPython. State, imports and functions persist between cells. input() does not work."
     )
+
+    lacks = {  # noqa: RUF012
+        "process": "the code has no process of its own",
+        "output": "output of C code and child processes is not captured",
+        "kill": "a thread cannot be killed",
+        "files": "the code has no folder of its own",
+        "packages": "the code runs in this Python, with what is installed for it",
+    }
+
+    def __init__(self, **base: Unpack[BaseOptions]) -> None:
+        super().__init__(**base)
+        if self.packages:
+            raise ConfigurationError(
+                "the inprocess environment has no packages of its own; install them in this Python, or choose another"
+            )
+        if self.files:
+            raise ConfigurationError(
+                "the inprocess environment has no folder of its own; the code can read this process's files as they are"
+            )
+
+    def with_options(self, **base: Unpack[BaseOptions]) -> Self:
+        """See `Environment.with_options`."""
+        options = self.base_options()
+        options.update(base)
+        return type(self)(**options)
 
     def open(self) -> Transport:
         """There is no stream to this environment; its sessions come from calling it."""
@@ -117,9 +149,9 @@ class _Switch:
 _switches = (_Switch("stdout"), _Switch("stderr"))
 
 
-def _cross(value: Any) -> Any:
-    """``value`` as it would arrive on the host from a worker."""
-    encoder = Encoder()
+def _cross(value: Any, limit: int | None = None) -> Any:
+    """``value`` as it would arrive on the host from a worker; ValueError if it has more than ``limit`` bytes."""
+    encoder = Encoder(limit)
     tree = encoder.dump(value)
     blobs = [b"".join(blob.pieces()) if isinstance(blob, TextBlob) else blob for blob in encoder.blobs]
     return Decoder(blobs, records=False).load(tree)
@@ -196,14 +228,39 @@ class InProcessInterpreter(DSPyFace):
             self._cells = _cells.Cells(module, f"session {number} cell")
             extra = {"input": _cells.input_unavailable, "Record": Record, "FailedCall": FailedCall}
             self._cells.ns["__builtins__"] = {**vars(builtins), **extra}
+            if self.environment.shell is not None:
+                from rlm_dspy.environments.ipython_shell import Shell
+
+                self._cells.shell = Shell(module, False)
+            if self.environment.setup_code:
+                await self._set_up(self.environment.setup_code, f"session {number} setup")
+
+    async def _set_up(self, code: str, name: str) -> None:
+        assert self._cells is not None
+        limit = self.environment.timeout
+        self._current = current = _Interrupt()
+        answer = threads.submit(self._run_cell, self._cells, code, False, current, name)
+        if not await _settled(answer, 1e9 if limit is None else limit):
+            current.fire()
+            self._forget_cells()
+            raise failed(self.environment, f"it computed for more than {limit:g} seconds")
+        error, printed = answer.result()["error"], self._output.take()
+        if error is not None:
+            self._forget_cells()
+            raise failed(self.environment, f"{printed}{error['traceback']}")
 
     async def close(self) -> None:
         """Drop the namespace; interrupt a cell that still runs."""
         self.interrupt()
         self._ended = True
+        self._forget_cells()
+
+    def _forget_cells(self) -> None:
         cells, self._cells = self._cells, None
         if cells is not None:
             sys.modules.pop(cells.module.__name__, None)
+            if cells.shell is not None:
+                cells.shell.close()
             for filename in cells.files:
                 linecache.cache.pop(filename, None)
 
@@ -233,7 +290,7 @@ class InProcessInterpreter(DSPyFace):
         missing = [name for name in names if name not in self._cells.ns]
         if missing:
             raise KeyError(f"no variable is called {', '.join(missing)}")
-        return {name: _cross(self._cells.ns[name]) for name in names}
+        return {name: _cross(self._cells.ns[name], self.environment.max_value) for name in names}
 
     async def variables(self) -> dict[str, str]:
         """The user-made global variables: name to type name."""
@@ -300,6 +357,7 @@ class InProcessInterpreter(DSPyFace):
             submission=self._submission,
             seconds=seconds,
             host_seconds=waited,
+            images=tuple(Image(kind, data) for kind, data in done.get("images") or ()),
         )
 
     async def _abandon(self, limit: float | None, seconds: float, waited: float) -> CellResult:
@@ -326,14 +384,16 @@ class InProcessInterpreter(DSPyFace):
 
     # ------------------------------------------------------------------------------------------------- in the thread
 
-    def _run_cell(self, cells: _cells.Cells, code: str, wants_value: bool, current: _Interrupt) -> dict[str, Any]:
+    def _run_cell(
+        self, cells: _cells.Cells, code: str, wants_value: bool, current: _Interrupt, name: str | None = None
+    ) -> dict[str, Any]:
         for switch in _switches:
             switch.enter()
         token = _stream.set(self._stream)
         try:
             try:
                 current.arm()
-                result = cells.run(code, wants_value)
+                result = cells.run(code, wants_value, name)
             finally:
                 current.disarm()
         except KeyboardInterrupt as error:
@@ -345,7 +405,7 @@ class InProcessInterpreter(DSPyFace):
                 switch.leave()
         if "object" in result:
             try:
-                result["object"] = _cross(result["object"])
+                result["object"] = _cross(result["object"], self.environment.max_value)
             except (TypeError, ValueError):
                 # It does not cross; its repr does.
                 del result["object"]
@@ -361,8 +421,12 @@ class InProcessInterpreter(DSPyFace):
     def _submit(self, *args: Any, **kwargs: Any) -> None:
         """Hand over the final answer and end the cell."""
         if self._submission is None:
-            self._submission = Submission(tuple(_cross(list(args))), _cross(kwargs))
+            self._submission = Submission(*self._arguments(args, kwargs))
         raise _cells.Submitted
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        positional, by_name = _cross([list(args), kwargs], self.environment.max_value)
+        return tuple(positional), by_name
 
     @staticmethod
     def _show_variables(cells: _cells.Cells) -> Any:
@@ -378,7 +442,7 @@ class InProcessInterpreter(DSPyFace):
             if host is None:
                 raise RuntimeError("the run has ended")
             outcome: Future[Any] = Future()
-            request = _Call(0, name, tuple(_cross(list(args))), _cross(kwargs), outcome=outcome)
+            request = _Call(0, name, *self._arguments(args, kwargs), outcome=outcome)
             host.accept(request)
             # In short waits, because an interrupt of a thread strikes between bytecodes only.
             while True:

@@ -15,10 +15,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-from rlm_dspy.environments import bubblewrap, landlock, layers
-from rlm_dspy.environments.base import Bound, Description, Environment, Transport
+from rlm_dspy.environments import bubblewrap, landlock, layers, packages
+from rlm_dspy.environments.base import BaseOptions, Bound, Description, Environment, Transport
 from rlm_dspy.environments.layers import LAYERS, Layer, Options
 from rlm_dspy.environments.layout import python_layout
 from rlm_dspy.environments.sizes import format_size, parse_size
@@ -41,17 +41,15 @@ class Local(Environment):
     is its working directory, ``HOME`` and ``TMPDIR``. It has no network and none of the host's environment variables.
 
     Args:
-        timeout: Seconds that one cell may compute, not counting the time it waits on host calls; None for no limit.
         memory: Address space that each process may have; bytes or text such as ``"4GiB"``.
         processes: Processes and threads that may exist at once.
         scratch: What the writable folder may hold; under Landlock, which cannot bound a folder, what one file may.
-        packages: Whether the packages installed for this Python can be imported; without them the start is faster.
+        site_packages: Whether the packages installed for this Python can be imported; without them the start is faster.
         readable: Further folders and files of the host that the code may read, at the same path. One that is on
             ``sys.path`` here is importable there.
         layer: ``"auto"``, or the one to use.
         strict: Refuse to run unless everything but memory, which is bounded per process, is bounded.
-        max_output: Characters of output kept of one cell.
-        max_value: Bytes that one value or one frame crossing from the sandbox may have.
+        **base: As for every environment, see `Environment`: ``timeout``, ``setup_code``, ``packages``, ``files``, ...
 
     Raises:
         ConfigurationError: An option makes no sense; the message says which.
@@ -62,18 +60,16 @@ class Local(Environment):
     def __init__(
         self,
         *,
-        timeout: float | None = 120.0,
         memory: int | str = "4GiB",
         processes: int = 64,
         scratch: int | str = "256MiB",
-        packages: bool = True,
+        site_packages: bool = True,
         readable: Sequence[str | os.PathLike[str]] = (),
         layer: Literal["auto", "bubblewrap", "landlock"] = "auto",
         strict: bool = False,
-        max_output: int = 1_000_000,
-        max_value: int = 256 * 1024 * 1024,
+        **base: Unpack[BaseOptions],
     ) -> None:
-        super().__init__(timeout=timeout, max_output=max_output, max_value=max_value)
+        super().__init__(**base)
         self.memory = parse_size(memory, "memory")
         self.scratch = parse_size(scratch, "scratch")
         if self.memory < _MIN_MEMORY:
@@ -85,7 +81,7 @@ class Local(Environment):
         if strict and layer == "landlock":
             raise ConfigurationError('strict=True needs the bubblewrap layer; leave layer="auto"')
         self.processes = processes
-        self.packages = packages
+        self.site_packages = site_packages
         self.readable = _checked_paths(readable)
         self.layer = layer
         self.strict = strict
@@ -93,9 +89,10 @@ class Local(Environment):
     @property
     def execution_instructions(self) -> str:  # type: ignore[override]
         """What the code's author should know of this place."""
+        state = "writable" if self.files else "empty, writable"
         return (
-            "The code runs in a sandbox without network and without the host's files. The working directory is empty, "
-            f"writable and temporary. At most {format_size(self.memory)} of memory per process."
+            "The code runs in a sandbox without network and without the host's files. The working directory is "
+            f"{state} and temporary. At most {format_size(self.memory)} of memory per process."
         )
 
     def open(self) -> Transport:
@@ -145,8 +142,9 @@ class Local(Environment):
             memory=self.memory,
             processes=self.processes,
             scratch=self.scratch,
-            packages=self.packages,
+            packages=self.site_packages,
             readable=self.readable,
+            shared=str(packages.install(self.packages)) if self.packages else None,
         )
 
     def _refuse_less(self, chosen: _Chosen) -> None:
@@ -167,7 +165,7 @@ class Local(Environment):
     def _describe(self, chosen: _Chosen) -> Description:
         facts = {
             "environment": self.name,
-            "memory": Bound("per process only", f"RLIMIT_AS, {format_size(self.memory)} each"),
+            "memory": Bound("per process only", f"RLIMIT_AS, {format_size(self.memory)} each", self.memory),
             "time": Bound("bounded", "interrupted, then killed by the host"),
         }
         describe = _describe_bubblewrap if chosen.layer == "bubblewrap" else _describe_landlock
@@ -189,20 +187,22 @@ _lock = threading.Lock()
 def _describe_bubblewrap(local: Local, missing: tuple[str, ...], facts: dict[str, Any]) -> Description:
     root = bubblewrap.as_root()
     lacks = list(missing)
-    if bubblewrap.kept_capability(python_layout(local.packages, local.readable)) is not None:
+    if bubblewrap.kept_capability(python_layout(local.site_packages, local.readable)) is not None:
         lacks.append(_KEPT)
     if root or layers.counts_user_namespace():
         whose = "a user of its own" if root else "a user namespace of its own"
-        processes = Bound("bounded", f"RLIMIT_NPROC of {whose}, {local.processes} tasks; a pid namespace")
+        how = f"RLIMIT_NPROC of {whose}, {local.processes} tasks; a pid namespace"
+        processes = Bound("bounded", how, local.processes)
     else:
         processes = Bound("not bounded", "all end with the pid namespace, but nothing limits their number")
         lacks.append("a limit of processes: RLIMIT_NPROC does not bind this user in a user namespace on this kernel")
     if bubblewrap.can_size(bubblewrap.find() or ""):
         shared = min(local.scratch, bubblewrap.SHARED_MEMORY_MAX)
         sizes = f"{format_size(local.scratch)} and {format_size(shared)} of /dev/shm"
-        disk = Bound("bounded", f"tmpfs in memory, {sizes}; empty files are not counted")
+        disk = Bound("bounded", f"tmpfs in memory, {sizes}; empty files are not counted", local.scratch)
     else:
-        disk = Bound("per process only", f"RLIMIT_FSIZE, {format_size(local.scratch)} a file; tmpfs in memory")
+        how = f"RLIMIT_FSIZE, {format_size(local.scratch)} a file; tmpfs in memory"
+        disk = Bound("per process only", how, local.scratch)
         lacks.append("a bound on the scratch folder: bubblewrap before 0.8 cannot set the size of a tmpfs")
     return Description(
         layers=("bubblewrap", "seccomp", "rlimits"),
@@ -217,10 +217,11 @@ def _describe_bubblewrap(local: Local, missing: tuple[str, ...], facts: dict[str
 
 
 def _describe_landlock(local: Local, missing: tuple[str, ...], facts: dict[str, Any]) -> Description:
-    who = layers.identity(python_layout(local.packages, local.readable))
+    who = layers.identity(python_layout(local.site_packages, local.readable))
     lacks = list(missing)
     if who.drop:
-        processes = Bound("bounded", f"RLIMIT_NPROC of a user of its own, {local.processes} tasks; one process group")
+        how = f"RLIMIT_NPROC of a user of its own, {local.processes} tasks; one process group"
+        processes = Bound("bounded", how, local.processes)
     elif os.geteuid() == 0:
         processes = Bound("not bounded", "root is exempt from RLIMIT_NPROC; one process group, killed as one")
         lacks.append(
@@ -232,6 +233,7 @@ def _describe_landlock(local: Local, missing: tuple[str, ...], facts: dict[str, 
     if who.keep is not None:
         lacks.append(_KEPT)
     version = landlock.abi()
+    disk = f"RLIMIT_FSIZE, {format_size(local.scratch)} a file, any number of files"
     if not who.drop and version < 6:
         lacks.append("signals between the code's own processes: refused, as Landlock before ABI 6 cannot tell them")
     return Description(
@@ -239,7 +241,7 @@ def _describe_landlock(local: Local, missing: tuple[str, ...], facts: dict[str, 
         files=Bound("bounded", f"Landlock ABI {version}: contents; that a file exists and how big it is can be seen"),
         network=Bound("bounded", "seccomp refuses sockets" + ("; Landlock" if version >= 4 else "")),
         processes=processes,
-        disk=Bound("per process only", f"RLIMIT_FSIZE, {format_size(local.scratch)} a file, any number of files"),
+        disk=Bound("per process only", disk, local.scratch),
         secrets=Bound("bounded", "environment cleared; Landlock and seccomp keep off other processes"),
         missing=tuple(lacks),
         **facts,

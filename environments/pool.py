@@ -25,6 +25,7 @@ from rlm_dspy._aio import threads
 from rlm_dspy.environments import sessions
 from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.environments.channel import Channel, connect
+from rlm_dspy.environments.prepare import prepare
 from rlm_dspy.errors import ConfigurationError
 
 IDLE_SECONDS = 60.0
@@ -135,6 +136,7 @@ class _Leased:
         self.read = transport.read
         self.write = transport.write
         self.write_now = getattr(transport, "write_now", None)
+        self.text = getattr(transport, "text", False)
         self.kill = transport.kill
         self.reason = transport.reason
         self._transport = transport
@@ -183,9 +185,16 @@ class _Spare:
 
     def __init__(self, environment: Environment) -> None:
         opener = _Opener(environment)
+        self.stamp = environment.stamp()
+        """Of the files of the host that it is made from."""
         self.channel = connect(cast(Environment, opener))
         assert opener.leased is not None
         self._leased = opener.leased
+        try:
+            prepare(self.channel, environment)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def alive(self) -> bool:
@@ -244,7 +253,7 @@ class _Shelf:
         self.retry_at = time.monotonic() + min(IDLE_SECONDS, RETRY_SECONDS * 2 ** min(self.failures - 1, 30))
 
     def _recent(self) -> int:
-        return self.peak if self.uses >= 2 and not self.idle() else 0
+        return self.peak if self.environment.keeps_spares and self.uses >= 2 and not self.idle() else 0
 
 
 class _Pool:
@@ -359,8 +368,9 @@ class _Pool:
 
 
 def _take_spare(environment: Environment, lease: sessions.Lease) -> Channel | None:
-    """A live spare, if there is one; notes the use either way."""
+    """A live spare, if there is one, with the files of the host as they are now; notes the use either way."""
     pool = _pool
+    stamp = environment.stamp()
     dead = []
     channel = None
     with pool.lock:
@@ -369,7 +379,7 @@ def _take_spare(environment: Environment, lease: sessions.Lease) -> Channel | No
         shelf.used_at = time.monotonic()
         while shelf.spares and channel is None:
             spare = shelf.spares.popleft()
-            if spare.alive:
+            if spare.alive and spare.stamp == stamp:
                 channel = spare.give(shelf, lease)
             else:
                 dead.append(spare)

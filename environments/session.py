@@ -22,10 +22,20 @@ import dspy
 from rlm_dspy._aio import threads
 from rlm_dspy.environments import channel as channels
 from rlm_dspy.environments import pool, sessions
-from rlm_dspy.environments.base import CellError, CellResult, Description, Environment, HostFunction, Kind, Submission
+from rlm_dspy.environments.base import (
+    CellError,
+    CellResult,
+    Description,
+    Environment,
+    HostFunction,
+    Image,
+    Kind,
+    Submission,
+)
 from rlm_dspy.environments.cells import cap_text
 from rlm_dspy.environments.channel import Channel, ChannelClosed, RequestFailed
 from rlm_dspy.environments.host_tasks import HostTasks, retrieve
+from rlm_dspy.environments.transfer import Transfer
 
 REQUEST_SECONDS = 60.0
 """Seconds after which a worker that takes nothing and answers nothing is given up, in requests that run no code."""
@@ -63,7 +73,7 @@ def check_names(names: Any) -> None:
         raise ValueError(f"these are not names that a variable in the sandbox can have: {bad!r}")
 
 
-class WorkerSession:
+class WorkerSession(Transfer):
     """Code running in a worker in ``environment``. One cell at a time.
 
     Args:
@@ -189,7 +199,7 @@ class WorkerSession:
             self._lose()
             raise dspy.CodeInterpreterError(f"the sandbox ended: {error}") from None
         except RequestFailed as error:
-            if op == "get":
+            if op in ("get", "write", "read"):
                 raise
             raise dspy.CodeInterpreterError(f"the sandbox could not do {op!r}: {error.kind}: {error}") from None
 
@@ -331,6 +341,7 @@ class WorkerSession:
             submission=submission,
             seconds=seconds if isinstance(seconds, float) else 0.0,
             host_seconds=waited,
+            images=_images(done.get("images")),
         )
 
     def _text(self, value: Any) -> str:
@@ -341,7 +352,8 @@ class WorkerSession:
 
     def _lose(self) -> tuple[str, ...]:
         """Forget a worker that is gone; gives the names of the variables that went with it."""
-        lost = tuple(sorted(self._names))
+        # What the set-up code makes is there again after a restart.
+        lost = tuple(sorted(self._names - (self._channel.made if self._channel is not None else frozenset())))
         if self._finalizer is not None:
             self._finalizer.detach()
         self._channel = None
@@ -407,6 +419,11 @@ class WorkerSession:
             self._interrupt_next = True
         elif channel is not None and number and channel.pid == os.getpid():
             channel.interrupt(number)
+
+
+def _images(found: Any) -> tuple[Image, ...]:
+    pairs = [item for item in found if type(item) is list and len(item) == 2] if type(found) is list else []
+    return tuple(Image(kind[:100], data) for kind, data in pairs if type(kind) is str and type(data) is bytes)
 
 
 def interrupted_error(error: CellError, limit: float | None) -> CellError:

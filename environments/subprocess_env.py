@@ -10,8 +10,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
+from typing import Unpack
 
-from rlm_dspy.environments.base import Bound, Description, Environment, Transport
+from rlm_dspy.environments.base import BaseOptions, Bound, Description, Environment, Transport
 from rlm_dspy.environments.program import BOOTSTRAP
 from rlm_dspy.environments.spawn import spawn
 
@@ -23,7 +24,7 @@ class Subprocess(Environment):
         env: Environment variables of the child, on top of PATH, LANG and a HOME that is a scratch directory.
         inherit_env: Pass the host's whole environment on, secrets included.
         python: The interpreter to run; the host's own by default.
-        timeout, max_output, max_value: As for every environment.
+        **base: As for every environment, see `Environment`.
     """
 
     name = "subprocess"
@@ -38,11 +39,9 @@ class Subprocess(Environment):
         env: Mapping[str, str] | None = None,
         inherit_env: bool = False,
         python: str | None = None,
-        timeout: float | None = 120.0,
-        max_output: int = 1_000_000,
-        max_value: int = 256 * 1024 * 1024,
+        **base: Unpack[BaseOptions],
     ) -> None:
-        super().__init__(timeout=timeout, max_output=max_output, max_value=max_value)
+        super().__init__(**base)
         self.env = dict(env) if env is not None else None
         self.inherit_env = inherit_env
         self.python = python
@@ -50,20 +49,24 @@ class Subprocess(Environment):
     def open(self) -> Transport:
         """Start the process in a fresh scratch directory."""
         scratch = tempfile.mkdtemp(prefix="rlm-dspy-")
+        python = self.python or sys.executable
+        return spawn(
+            [python, "-I", "-u", "-c", BOOTSTRAP],
+            env=self.variables(scratch),
+            cwd=scratch,
+            scratch=scratch,
+            same_python=self.python is None,
+        )
+
+    def variables(self, scratch: str) -> dict[str, str]:
+        """The environment variables of a child whose scratch directory is ``scratch``."""
         env = dict(os.environ) if self.inherit_env else {}
         if not self.inherit_env:
             env["PATH"] = os.environ.get("PATH", os.defpath)
             env["LANG"] = "C.UTF-8"
             env["HOME"] = env["TMPDIR"] = scratch
         env.update(self.env or {})
-        python = self.python or sys.executable
-        return spawn(
-            [python, "-I", "-u", "-c", BOOTSTRAP],
-            env=env,
-            cwd=scratch,
-            scratch=scratch,
-            same_python=self.python is None,
-        )
+        return env
 
     def describe(self) -> Description:
         """Nothing but time and the caller's variables is kept apart."""

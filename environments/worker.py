@@ -4,10 +4,10 @@ It is sent over the stream it will speak on (`rlm_dspy.environments.program`), s
 sandbox. The main thread runs cells, so that an interrupt (SIGINT) reaches them; a second thread reads frames; a third
 collects what C code and child processes print to descriptors 1 and 2.
 
-Frames from the host: ``hello``, ``exec``, ``set``, ``get``, ``vars``, ``reply``, ``interrupt``. Frames to the host:
-``ready``, ``done`` (one for each request, with its ``id``), ``call``, ``submit``, ``output`` (what a cell has printed
-so far, for the case that the worker dies before it is done). All values are in ``body``, encoded by
-`rlm_dspy.environments.codec`.
+Frames from the host: ``hello``, ``shell``, ``exec``, ``set``, ``get``, ``vars``, ``reply``, ``interrupt``, and what
+`rlm_dspy.environments.place` serves. To the host: ``ready``, ``done`` (one for each request, with its ``id``),
+``call``, ``submit``, ``output`` (what a cell has printed so far, for the case that the worker dies before it is done).
+All values are in ``body``, encoded by `rlm_dspy.environments.codec`.
 
 This module travels into the sandbox as source text: standard library only, Python 3.8 syntax.
 """
@@ -28,11 +28,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING or __name__.startswith("rlm_dspy."):
     from rlm_dspy.environments import cells as _cells
     from rlm_dspy.environments.codec import Decoder, Encoder
+    from rlm_dspy.environments.place import Place
     from rlm_dspy.environments.records import FailedCall, Record
     from rlm_dspy.environments.wire import Reader, write_frame
 else:
     import _rlm_cells as _cells
     from _rlm_codec import Decoder, Encoder
+    from _rlm_place import Place
     from _rlm_records import FailedCall, Record
     from _rlm_wire import Reader, write_frame
 
@@ -152,11 +154,20 @@ class Capture:
 class Worker:
     """The protocol: requests are run one after the other by the main thread."""
 
-    def __init__(self, source: int, sink: int) -> None:
+    def __init__(self, source: int, sink: int, text: bool = False) -> None:
         self._source, self._sink = source, sink
         self._errors = high_descriptor(2)
         self._pid = os.getpid()
-        self._reader = Reader(lambda n: os.read(source, n), None, None, lambda view: os.readv(source, [view]))
+        self._armour: Any = None
+        if text:
+            # Sent along only where it is needed.
+            layer = sys.modules["_rlm_armour"]
+            self._armour = layer.armour
+            self._reader = Reader(layer.Unarmour(lambda n: os.read(source, n)).read, None)
+            # What a shell has printed may lack the end of its line.
+            self._put(b"\n")
+        else:
+            self._reader = Reader(lambda n: os.read(source, n), None, None, lambda view: os.readv(source, [view]))
         self._send_lock = threading.Lock()
         self._max_value: int | None = None
         self._work: list[Any] = []
@@ -171,6 +182,7 @@ class Worker:
         self._interrupt_for: int | None = None
         self._functions: dict[str, Any] = {}
         self._names: list[str] = []
+        self._place = Place()
         self.output = _cells.Output(1_000_000)
 
     # ------------------------------------------------------------------------------------------------- frames
@@ -183,6 +195,13 @@ class Worker:
             write_frame(self._write, head, encoder.blobs)
 
     def _write(self, data: Any) -> None:
+        if self._armour is None:
+            self._put(data)
+        else:
+            for line in self._armour(data):
+                self._put(line)
+
+    def _put(self, data: Any) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(self._sink, view) :]
@@ -197,6 +216,9 @@ class Worker:
                     self._answer(head, blobs)
                 elif op == "interrupt":
                     self._interrupt(head["id"])
+                elif op == "write" or op == "read":
+                    # In this thread, so that a cell that waits for the host can be given a file.
+                    self._serve(head, blobs)
                 else:
                     self._work.append((head, blobs))
                     self._wake.release()
@@ -360,6 +382,10 @@ class Worker:
                 body = {name: self.cells.ns[name] for name in names}
             elif op == "vars":
                 body = self.cells.variables()
+            elif op == "shell":
+                self._make_shell(Decoder(blobs, True).load(head["body"]))
+            else:
+                body = self._place.serve(op, Decoder(blobs, True).load(head.pop("body")))
             try:
                 self.send(answer, body)
             except Exception:
@@ -369,6 +395,12 @@ class Worker:
                 self.send(answer, body)
         except Exception as failure:
             self.send(dict(answer, failed=_cells.type_name(type(failure))), str(failure))
+
+    def _make_shell(self, source: str) -> None:
+        """From here on cells are run by the shell of that source text, see `rlm_dspy.environments.ipython_shell`."""
+        part: dict[str, Any] = {"__name__": "_rlm_shell", "__builtins__": dict(vars(builtins))}
+        exec(compile(source, "<rlm shell>", "exec"), part)
+        self.cells.shell = part["Shell"](self.cells.module, True)
 
     def _execute(self, head: dict[str, Any], blobs: list[Any]) -> dict[str, Any]:
         request = Decoder(blobs, True).load(head["body"])
@@ -391,7 +423,7 @@ class Worker:
                     self._interrupted = early = self._interrupt_for == head["id"]
                 if early:
                     raise KeyboardInterrupt
-                result = self.cells.run(request["code"], bool(request.get("wants_value")))
+                result = self.cells.run(request["code"], bool(request.get("wants_value")), request.get("name"))
             finally:
                 self._interruptible = False
         except KeyboardInterrupt as late:
@@ -436,11 +468,15 @@ def leave() -> None:
         os._exit(0)
 
 
-def main() -> None:
-    """Take the stream away from descriptors 0 and 1, which code may use, and serve on it."""
+def main(text: bool = False) -> None:
+    """Take the stream away from descriptors 0 and 1, which code may use, and serve on it.
+
+    Args:
+        text: It carries text only.
+    """
     source, sink = high_descriptor(0), high_descriptor(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     if null > 2:
         os.close(null)
-    Worker(source, sink).main()
+    Worker(source, sink, text).main()

@@ -24,7 +24,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlm_dspy import environments, errors, events, signatures, tasks, testing
+    from rlm_dspy import environments, errors, events, models, providers, signatures, tasks, testing
     from rlm_dspy.completions import acompletion, completion
     from rlm_dspy.errors import (
         CallFailed,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from rlm_dspy.run import Run
     from rlm_dspy.sessions import RLMSession
     from rlm_dspy.signatures.guidance import Guidance
-    from rlm_dspy.trajectory import Outcome, Trajectory, Turn
+    from rlm_dspy.trajectory import ChildRun, Outcome, Trajectory, Turn
 
 __version__ = "0.1.0"
 
@@ -78,6 +78,7 @@ _HOMES = {
     "completion": "rlm_dspy.completions",
     "Trajectory": "rlm_dspy.trajectory",
     "Turn": "rlm_dspy.trajectory",
+    "ChildRun": "rlm_dspy.trajectory",
     "CallFailed": "rlm_dspy.errors",
     "CallRefused": "rlm_dspy.errors",
     "ReplyFailed": "rlm_dspy.errors",
@@ -90,13 +91,14 @@ _HOMES = {
     "SandboxUnavailableError": "rlm_dspy.errors",
     "ValueTooLargeError": "rlm_dspy.errors",
 }
-_MODULES = ("environments", "errors", "events", "signatures", "tasks", "testing")
+_MODULES = ("environments", "errors", "events", "models", "providers", "signatures", "tasks", "testing")
 
 # Written out, because type checkers and editors read no expressions; tests/test_layout.py keeps it equal to the above.
 __all__ = [
     "RLM",
     "CallFailed",
     "CallRefused",
+    "ChildRun",
     "ConfigurationError",
     "Difference",
     "Event",
@@ -128,6 +130,8 @@ __all__ = [
     "events",
     "journal",
     "local_lm",
+    "models",
+    "providers",
     "replay",
     "signatures",
     "subscribe",

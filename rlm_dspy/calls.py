@@ -49,11 +49,13 @@ def keeping_replies() -> Any:
     return dspy.context(callbacks=[*(dspy.settings.callbacks or []), ReplyKeeper()])
 
 
+_WAYS = {"sync": "forward", "async": "aforward"}
+
 MAX_THREADS = 512
 """Calls of the whole process that may wait in threads at once; beyond it they wait on the event loop instead."""
 
 
-async def call(module: dspy.Module, adapter: dspy.Adapter | None, lm: Any = None, **inputs: Any) -> dspy.Prediction:
+async def call(module: dspy.Module, adapter: dspy.Adapter | None, lm: Any = None, /, **inputs: Any) -> dspy.Prediction:
     """Call ``module(**inputs)`` without blocking the event loop.
 
     An LM that DSPy can call synchronously is called in a thread: DSPy's asynchronous path crosses between loop and
@@ -65,6 +67,7 @@ async def call(module: dspy.Module, adapter: dspy.Adapter | None, lm: Any = None
         module: A predictor or any module.
         adapter: The adapter in force for this call; the configured one if None.
         lm: Overrides the LM for this call; None leaves the choice to the module and ``dspy.settings.lm``.
+        **inputs: Of the module, by whatever names.
     """
     chosen = lm or getattr(module, "lm", None) or dspy.settings.lm
     context: dict[str, Any] = {"adapter": adapter} if adapter is not None else {}
@@ -74,9 +77,12 @@ async def call(module: dspy.Module, adapter: dspy.Adapter | None, lm: Any = None
             inputs = {**inputs, "lm": lm}
     streaming = dspy.settings.send_stream is not None
     ways = _compat.ways_to_call(chosen)
-    # A module may have only the one that is awaited.
-    blocking = "sync" in ways and ("forward" in vars(module) or hasattr(type(module), "forward"))
-    if blocking and ("async" not in ways or (not streaming and threads.busy < MAX_THREADS)):
+    if not isinstance(module, dspy.Predict):
+        # A module of the user's own may have one of the two alone.
+        names = {*vars(module), *dir(type(module))}
+        own = frozenset(way for way, name in _WAYS.items() if name in names)
+        ways = ways & own or own or ways
+    if "sync" in ways and ("async" not in ways or (not streaming and threads.busy < MAX_THREADS)):
         # A thread of ours cannot reach the loop that consumes a stream.
         with dspy.context(**context, send_stream=None):
             return await threads.run(module, **inputs)
@@ -168,9 +174,10 @@ async def spend(
     price = ledger.prices.of(str(getattr(chosen, "model", "")), chosen) if ledger.estimates else None
     plain = isinstance(module, dspy.Predict)
     async with run.tree.calls.place(ledger.count_in_flight):
+        estimate = ledger.estimate(role, chars, price, most)
         with (
-            ledger.admitted(ledger.estimate(role, chars, price, most), least=least, last=last),
-            spending(Spender(role, ledger, chars if plain else 0)),
+            ledger.admitted(estimate, least=least, last=last),
+            spending(Spender(role, ledger, chars if plain else 0, estimate)),
         ):
             if begun is not None:
                 begun()

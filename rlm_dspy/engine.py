@@ -11,14 +11,15 @@ from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy import router, submit, watched
 from rlm_dspy._aio import threads
-from rlm_dspy.environments.base import Session
+from rlm_dspy.environments.base import Environment, Session
 from rlm_dspy.errors import LimitReached, PromptTooLongError, RunFailed
 from rlm_dspy.kept import Kept
-from rlm_dspy.ledger import spending
+from rlm_dspy.ledger import Estimate, spending
 from rlm_dspy.loop import Ending, Loop, kept_outputs
 from rlm_dspy.metering import Meter
 from rlm_dspy.options import lms_of
 from rlm_dspy.origin import running
+from rlm_dspy.prices import fetched
 from rlm_dspy.providers import diagnose, secrets
 from rlm_dspy.recording import Replayed
 from rlm_dspy.redact import error_text, hide
@@ -48,7 +49,9 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
             trajectory so far as its attribute ``trajectory``.
     """
     run.attach()
-    for lm in (*lms_of(dspy.settings.lm), *run.program.lms()):
+    lms = (*lms_of(dspy.settings.lm), *run.program.lms())
+    await fetched(lms)
+    for lm in lms:
         for secret in secrets(lm):
             hide(secret)
         if (model := getattr(lm, "model", None)) is not None:
@@ -58,7 +61,11 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
     async with bridged(home), lent():
         with dspy.context(usage_tracker=meter), running(run), spending(None):
             try:
-                return await _explaining(run, meter)
+                try:
+                    return await _explaining(run, meter)
+                finally:
+                    # For those above: what was held back for this run's last word is theirs again.
+                    run.ledger.hold(Estimate())
             except BaseException as error:
                 if not isinstance(error, (LimitReached, RunFailed)):
                     run.events.emit(
@@ -81,6 +88,11 @@ def predictors_of(program: dspy.Module) -> list[dspy.Predict]:
     Unlike ``program.predictors()`` it does not go through histories of LM calls, which have thousands of entries, and
     finds those of compiled modules too.
     """
+    return [module for module in modules_of(program) if isinstance(module, dspy.Predict)]
+
+
+def modules_of(program: dspy.Module) -> list[dspy.Module]:
+    """``program`` and all modules in it, those inside of other RLMs and of compiled ones too."""
     found: dict[int, dspy.Module] = {}
     todo: list[Any] = [program]
     while todo:
@@ -94,7 +106,7 @@ def predictors_of(program: dspy.Module) -> list[dspy.Predict]:
                     todo += value.values()
                 elif name != "history":
                     todo += value if isinstance(value, (list, tuple)) else [value]
-    return [module for module in found.values() if isinstance(module, dspy.Predict)]
+    return list(found.values())
 
 
 def attach_trajectory(error: BaseException, run: Run) -> None:
@@ -308,7 +320,12 @@ def session_of(run: Run) -> Session:
 
     first = [made]
     # A session that has to be restarted needs a fresh interpreter, and so the factory itself.
-    session = ForeignSession(lambda: first.pop() if first else run.factory())
+    place = run.factory if isinstance(run.factory, Environment) else None
+    session = ForeignSession(
+        lambda: first.pop() if first else run.factory(),
+        timeout=None if place is None else place.timeout,
+        environment=place,
+    )
     # Without them a foreign SUBMIT takes one value and no keywords. Types stay ours to check.
     session.output_fields = [{"name": name} for name in run.signature.output_fields]
     return session

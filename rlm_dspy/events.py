@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import copy
 import dataclasses
+import inspect
 import logging
 import threading
 import time
@@ -186,7 +187,8 @@ class ChildEnded(Event):
 @dataclass(frozen=True, kw_only=True)
 class Executed(Event):
     """The turn's code ran. ``output`` is all it gave (before truncation for the prompt), ``lost`` the variables that
-    a restart of the session cost, ``notices`` what the root is told of its calls besides."""
+    a restart of the session cost, ``notices`` what the root is told of its calls besides, ``images`` what was
+    displayed, each a media type and base64 text."""
 
     kind: ClassVar[str] = "executed"
     turn: int
@@ -195,6 +197,7 @@ class Executed(Event):
     submitted: bool = False
     lost: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    images: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
     host_seconds: float = 0.0
 
@@ -301,10 +304,19 @@ def subscribe(subscriber: Subscriber) -> Iterator[None]:
     Args:
         subscriber: Called as ``subscriber(event, run)``. It must be quick; what it raises is logged, never propagated.
 
+    Raises:
+        TypeError: It cannot be called so.
+
     Example:
         >>> with rlm_dspy.subscribe(lambda event, run: print(event.kind)):  # doctest: +SKIP
         ...     rlm(context=text, query="…")
     """
+    try:
+        inspect.signature(subscriber).bind(None, None)
+    except ValueError:
+        pass  # written in C, and says nothing of its parameters
+    except TypeError as error:
+        raise TypeError(f"a subscriber is called as subscriber(event, run), which {subscriber!r} is not for") from error
     token = _subscribers.set((*_subscribers.get(), subscriber))
     try:
         yield

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import re
 import threading
@@ -25,10 +26,13 @@ from rlm_dspy import kept
 from rlm_dspy.environments.wire import TextBlob
 from rlm_dspy.errors import RecordingError
 from rlm_dspy.kept import Kept
+from rlm_dspy.reading import made, reading
 from rlm_dspy.redact import redactor
 
 if TYPE_CHECKING:
     from rlm_dspy.run import Run
+
+logger = logging.getLogger(__name__)
 
 SCHEMA = 1
 EVENTS = "events.jsonl"
@@ -55,6 +59,7 @@ class Journal:
         self.path = Path(path)
         self._lock = threading.Lock()
         self._file: BinaryIO | None = None
+        self._failure: OSError | None = None
 
     # ----------------------------------------------------------------------------------------------- writing
 
@@ -89,15 +94,41 @@ class Journal:
             raise
         return self
 
+    def __repr__(self) -> str:
+        return f"<Journal {str(self.path)!r}{', being written' if self._file is not None else ''}>"
+
     def close(self) -> None:
-        """Write no more; idempotent."""
+        """Write no more; idempotent.
+
+        Raises:
+            RecordingError: Some of it could not be written, such as on a full disk.
+        """
         with self._lock:
             file, self._file = self._file, None
+        failure = self._failure
         if file is not None:
-            file.close()
+            try:
+                file.close()
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            self._failure = None
+            raise RecordingError(
+                f"the journal in {self.path} ends before the runs did, of which nothing else is lost: {failure}"
+            ) from failure
 
     def __call__(self, event: ev.Event, run: Run) -> None:
         """A subscriber (`rlm_dspy.subscribe`): write ``event``."""
+        if self._failure is not None:
+            return
+        try:
+            self._record(event, run)
+        except OSError as error:
+            # What comes after a gap could not be run again.
+            self._failure = error
+            logger.error("the journal in %s is written no further: %s", self.path, error)
+
+    def _record(self, event: ev.Event, run: Run) -> None:
         hide = redactor()
         line: dict[str, Any] = {"run": run.id, "kind": event.kind}
         for field in dataclasses.fields(event):
@@ -139,9 +170,17 @@ class Journal:
         return {"file": self._stored(data, blobs).name, "bytes": value.size, "digest": value.digest}
 
     def store(self, value: Any, exact: bool) -> Kept:
-        """Keep a value that is too large for memory, see `rlm_dspy.kept.Store`."""
+        """Keep a value that is too large for memory, see `rlm_dspy.kept.Store`.
+
+        Raises:
+            RecordingError: It cannot be written.
+        """
         text, blobs = kept.encode(value)
-        path = self._stored(*((text, blobs) if exact else _without_secrets(text, blobs, redactor())))
+        try:
+            path = self._stored(*((text, blobs) if exact else _without_secrets(text, blobs, redactor())))
+        except OSError as error:
+            self._failure = self._failure or error
+            raise RecordingError(f"it cannot be written: {error.strerror}") from error
         return Kept(path.stat().st_size, kept.digest(value), file=path)
 
     def _stored(self, text: str, blobs: Any) -> Path:
@@ -180,17 +219,15 @@ class Journal:
         usage: dict[str, dict[str, Any]] = {}
         children: set[str] = set()
         for line in self._lines():
-            run, kind = str(line.pop("run", "")), line.pop("kind", "")
+            run, kind = str(line.pop("run", "")), str(line.pop("kind", ""))
             if kind == "account":
-                usage[run] = line["usage"]
+                found = line.get("usage")
+                usage[run] = found if isinstance(found, dict) else {}
                 continue
             if kind not in _KINDS:
                 continue  # of a later version, which says itself what it cannot do without
-            try:
+            with reading(f"{self.path / EVENTS}: an event of the kind {kind!r}"):
                 event = event_of({**line, "kind": kind}, self._value)
-            except (TypeError, ValueError, KeyError) as error:
-                what = f"{self.path / EVENTS}: an event of the kind {kind!r}"
-                raise RecordingError(f"{what} is damaged: {error}") from None
             if isinstance(event, ev.ChildEnded):
                 children.add(event.run_id)
                 event = dataclasses.replace(event, events=tuple(logs.get(event.run_id, ())))
@@ -214,10 +251,11 @@ class Journal:
         _check_head(first)
         lines = []
         for number, line in enumerate(rest.splitlines(), start=2):
-            try:
-                lines.append(json.loads(line))
-            except ValueError:
-                raise RecordingError(f"line {number} of {self.path / EVENTS} is damaged") from None
+            with reading(f"line {number} of {self.path / EVENTS}"):
+                found = json.loads(line)
+                if not isinstance(found, dict):
+                    raise TypeError(f"it holds a {type(found).__name__}")
+                lines.append(found)
         return iter(lines)
 
     def _value(self, given: Any) -> Kept | None:
@@ -239,7 +277,7 @@ def event_of(data: dict[str, Any], value: Callable[[Any], Kept | None]) -> ev.Ev
         value: Makes a value of what stands in its place.
 
     Raises:
-        KeyError, TypeError, ValueError: It is none.
+        KeyError, TypeError, ValueError, AttributeError: It is none.
     """
     kind = _KINDS[data["kind"]]
     fields: dict[str, Any] = {}
@@ -253,10 +291,12 @@ def event_of(data: dict[str, Any], value: Callable[[Any], Kept | None]) -> ev.Ev
             given = {name: value(item) for name, item in given.items()}
         elif field.name == "events":
             given = tuple(event_of(item, value) for item in given)
+        elif field.name == "images":
+            given = tuple((kind_, data_) for kind_, data_ in given)
         elif field.name in _TUPLES and isinstance(given, list):
             given = tuple(given)
         fields[field.name] = given
-    return kind(**fields)
+    return made(kind, fields)
 
 
 @contextlib.contextmanager
@@ -267,7 +307,8 @@ def journal(path: str | PathLike[str]) -> Iterator[Journal]:
         path: Made if it is not there; an earlier journal in it is continued.
 
     Raises:
-        RecordingError: Another process writes to it, or the folder holds something else.
+        RecordingError: Another process writes to it, or the folder holds something else. At the end: some of it could
+            not be written.
 
     Example:
         >>> with rlm_dspy.journal("run-17"):  # doctest: +SKIP
@@ -278,15 +319,18 @@ def journal(path: str | PathLike[str]) -> Iterator[Journal]:
     try:
         with ev.subscribe(writing):
             yield writing
-    finally:
-        writing.close()
+    except BaseException:
+        with contextlib.suppress(RecordingError):
+            writing.close()
+        raise
+    writing.close()
 
 
 def _check_head(line: bytes) -> None:
     try:
         head = json.loads(line)
         schema = int(head["schema"]) if head["format"] == "rlm-dspy journal" else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         schema = None
     if schema is None:
         raise RecordingError("this is not a journal of rlm-dspy")

@@ -440,6 +440,7 @@ class Loop:
                 submitted=outputs is not None,
                 lost=result.lost,
                 notices=tuple(notices),
+                images=tuple((image.type, image.base64) for image in result.images),
                 seconds=result.seconds,
                 host_seconds=result.host_seconds,
             )

@@ -7,11 +7,12 @@ total and not only close to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rlm_dspy import _compat
+from rlm_dspy._aio import threads
 from rlm_dspy.errors import ConfigurationError
 
 PICO = 10**12
@@ -56,14 +57,15 @@ class Prices:
     Args:
         given: The user's: model name, with or without its provider, to a `Price`, or to ``(input, output)`` or
             ``(input, output, cached)`` in US dollars for a million tokens. They go before the published ones.
+        outer: Those of the run around, for what is not among `given`.
 
     Raises:
         ConfigurationError: One of them is no price.
     """
 
-    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
-        self._given: dict[str, Price] = {}
-        self._known: dict[str, Price | None] = {}
+    def __init__(self, given: Mapping[str, Any] | None = None, outer: Prices | None = None) -> None:
+        self._given: dict[str, Price] = dict(outer._given) if outer else {}
+        self._known: dict[str, Price | None] = dict(outer._known) if outer else {}
         if given is not None and not isinstance(given, Mapping):
             raise ConfigurationError(f"prices must map model names to prices, not {given!r}")
         for model, price in (given or {}).items():
@@ -96,6 +98,35 @@ class Prices:
             # The published prices are many; DSPy reads them for its own engines' models and no others.
             self._known[model] = _published(model) if lm is None or _compat.has_provider(lm) else None
         return self._known[model]
+
+    def check(self, models: Iterable[tuple[str, Any]], max_cost: float) -> None:
+        """Refuse a limit on money where it could not be kept.
+
+        Args:
+            models: Name and LM each, of those that are to be paid.
+            max_cost: The limit.
+
+        Raises:
+            ConfigurationError: The price of one is unknown.
+        """
+        unknown = sorted({model for model, lm in models if self.of(model, lm) is None})
+        if unknown:
+            raise ConfigurationError(
+                f"max_cost={max_cost:g} cannot be kept: the price of {', '.join(unknown)} is unknown. Give it, in "
+                f"US dollars for a million tokens: prices={{{unknown[0]!r}: (input, output)}}"
+            )
+
+
+async def fetched(lms: Iterable[Any]) -> None:
+    """Have what is published about the models of ``lms`` at hand.
+
+    DSPy fetches the list once a process, when it is first asked; here that happens in a thread, not in the event loop.
+    """
+    if not _compat.facts_at_hand():
+        for lm in lms:
+            if _compat.has_provider(lm):
+                await threads.run(_compat.model_facts, str(lm.model))
+                return
 
 
 def _published(model: str) -> Price | None:

@@ -8,6 +8,7 @@ What was asked before in the same tree is not asked again, unless with ``fresh=T
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -23,6 +24,7 @@ from rlm_dspy.calls import spend, varied
 from rlm_dspy.environments.base import HostFunction
 from rlm_dspy.environments.codec import FailedCall
 from rlm_dspy.errors import CallFailed
+from rlm_dspy.kept import encode
 from rlm_dspy.redact import error_text
 from rlm_dspy.render import one_line
 from rlm_dspy.shapes import Shape
@@ -197,7 +199,7 @@ class SubCalls:
         name = f"{kind.name}_batched"
         if len(args) != 1:
             raise TypeError(f"{name} takes one list, and keywords that hold for all: {kind.shape.batched_call(name)}")
-        rows = [_checked(kind, row) for row in kind.shape.rows(name, args[0], kwargs)]
+        rows = [_checked(kind, row, number) for number, row in enumerate(kind.shape.rows(name, args[0], kwargs))]
         asks = self._asks(kind, rows, model, fresh)
         try:
             return await gathered(_slot(ask, name) for ask in asks)
@@ -340,22 +342,24 @@ class _Ask:
     async def answer(self, name: str) -> Any:
         """The answer, for a call of the function ``name``."""
         answers = self._calls.run.tree.answers
-        future = answers.get(self._key) if self._key is not None else None
-        if future is not None and not self._first:
+        while not self._first and (asked := answers.get(self._key)) is not None:
             try:
-                result = await asyncio.shield(future)
+                result = await asyncio.shield(asked)
             except asyncio.CancelledError:
-                if not future.cancelled():
+                if not asked.cancelled():
                     raise
             else:
-                return await self._calls.give(self, name, result)
-        if not self._reserved:
-            # The one that asked before has failed: this one asks for itself.
+                return await self._calls.give(self, name, copy.deepcopy(result))
+        if not self._first:
+            # The one that asked before has failed: this one asks, and those that still wait do so for it.
             self._calls.run.ledger.reserve_calls(1)
-            self._reserved = True
+            self._first = self._reserved = True
+            answers[self._key] = asyncio.get_running_loop().create_future()
         result = await self._calls.pay(self, name)
-        if future is not None and self._first and not future.done():
-            future.set_result(result)
+        future = answers.get(self._key) if self._key is not None else None
+        if future is not None and not future.done():
+            # Copies: in process, code gets the very object, and may change it.
+            future.set_result(copy.deepcopy(result))
         return result
 
     def abandon(self) -> None:
@@ -373,7 +377,11 @@ class _Ask:
 async def _slot(ask: _Ask, name: str) -> Any:
     """One call of a batch; its failure is its result."""
     try:
-        return await ask.answer(name)
+        result = await ask.answer(name)
+        if not isinstance(ask.kind.module, dspy.Predict):
+            # What a module of the user's own gives may not cross, which is to cost no other slot its result.
+            encode(result)
+        return result
     except Exception as error:
         return failed(error)
     finally:
@@ -392,23 +400,25 @@ def own_lm(module: dspy.Module) -> Any:
     return next((predictor.lm for predictor in predictors if predictor.lm is not None), None)
 
 
-def _checked(kind: Kind, inputs: dict[str, Any]) -> dict[str, Any]:
+def _checked(kind: Kind, inputs: dict[str, Any], number: int | None = None) -> dict[str, Any]:
     if kind.shape.text:
         (prompt,) = inputs.values()
+        which = "" if number is None else f" (that at index {number})"
         if not isinstance(prompt, str):
-            raise TypeError(
-                f"a prompt must be a str, not {type(prompt).__name__}; build one text with an f-string or join"
-            )
+            kind_of = type(prompt).__name__
+            raise TypeError(f"a prompt must be a str, not {kind_of}{which}; build one text with an f-string or join")
         if not prompt.strip():
-            raise ValueError("a prompt must not be empty")
+            raise ValueError(f"a prompt must not be empty{which}")
     return inputs
 
 
 def _key(kind: Kind, lm: Any, row: Mapping[str, Any]) -> tuple[Any, ...]:
     digest = hashlib.blake2b(digest_size=16)
     for name, value in row.items():
-        digest.update(f"{name}:{type(value).__name__}:".encode())
-        digest.update((value if isinstance(value, str) else repr(value)).encode("utf-8", "surrogatepass"))
+        text = (value if isinstance(value, str) else repr(value)).encode("utf-8", "surrogatepass")
+        # With its length: what stands in a value is not to pass for the next one.
+        digest.update(f"{name}:{type(value).__name__}:{len(text)}:".encode())
+        digest.update(text)
     return kind.known_by, id(lm), digest.digest()
 
 

@@ -7,10 +7,15 @@ written for ``dspy.RLM`` (3.4), whose ``trajectory`` is such a list of dicts, re
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Literal, SupportsIndex, overload
 
 from rlm_dspy import events as ev
+from rlm_dspy.environments.base import Image
+from rlm_dspy.errors import RecordingError
+from rlm_dspy.redact import redactor
 
 Status = Literal["submitted", "extracted", "failed", "direct"]
 
@@ -51,6 +56,7 @@ class Turn(dict[str, str]):
         calls: The host calls made by the code, as ``(name, seconds, error)`` in the order they ended.
         seconds: Wall time of the turn: the LM's reply and the execution.
         lost: Variables that a restart of the session cost during this turn.
+        images: What the code displayed, where the environment takes pictures (``ipython``).
     """
 
     number: int
@@ -60,6 +66,7 @@ class Turn(dict[str, str]):
     calls: tuple[tuple[str, float, str | None], ...]
     seconds: float
     lost: tuple[str, ...]
+    images: tuple[Image, ...]
 
     def __init__(
         self,
@@ -74,6 +81,7 @@ class Turn(dict[str, str]):
         calls: Iterable[tuple[str, float, str | None]] = (),
         seconds: float = 0.0,
         lost: Iterable[str] = (),
+        images: Iterable[Image] = (),
     ) -> None:
         super().__init__(reasoning=reasoning, code=code, output=output)
         self.number = number
@@ -83,6 +91,7 @@ class Turn(dict[str, str]):
         self.calls = tuple(calls)
         self.seconds = seconds
         self.lost = tuple(lost)
+        self.images = tuple(images)
 
     reasoning = property(lambda self: self["reasoning"])
     code = property(lambda self: self["code"])
@@ -138,6 +147,7 @@ class Trajectory(list[Turn]):
                 case ev.Executed():
                     turn.update(output=event.output, lost=event.lost, error=event.error is not None)
                     turn["seconds"] += event.seconds
+                    turn["images"] = [Image(kind, base64.b64decode(data)) for kind, data in event.images]
                 case ev.TurnEnded():
                     turn.update(shown=event.observation, error=event.error)
                     turn["output"] = turn.get("output") or event.observation
@@ -145,6 +155,13 @@ class Trajectory(list[Turn]):
         trajectory = cls(Turn(**turn) for turn in turns.values() if "reply" in turn)
         trajectory.events = log
         return trajectory
+
+    @property
+    def children(self) -> tuple[ChildRun, ...]:
+        """The children that code started and that have ended, in the order they started; none for a slice."""
+        started = [event.run_id for event in self.events if isinstance(event, ev.ChildStarted)]
+        ended = {event.run_id: event for event in self.events if isinstance(event, ev.ChildEnded)}
+        return tuple(_child(ended[run_id]) for run_id in started if run_id in ended)
 
     def __rich__(self) -> Any:
         from rlm_dspy.render import trajectory_table
@@ -155,3 +172,54 @@ class Trajectory(list[Turn]):
         from rlm_dspy.render import trajectory_html
 
         return trajectory_html(self)
+
+
+@dataclass(frozen=True)
+class ChildRun:
+    """A child that the code of a turn started, and what it did.
+
+    Attributes:
+        turn: The turn of the parent, from 1.
+        name: The function that started it: ``"rlm_query"`` or ``"rlm_query_batched"``.
+        prompt: What it was asked, without secrets; ``""`` where another module is the child, or where it was too large
+            to be kept.
+        inputs: Name to type and size of each of its inputs.
+        outcome: How it ended. A child that was stopped before it had an outcome is ``"failed"``, with the error
+            ``"cancelled"``.
+        seconds: Wall time.
+        trajectory: Its turns; children of its own are in ``trajectory.children``.
+    """
+
+    turn: int
+    name: str
+    prompt: str
+    inputs: dict[str, str]
+    outcome: Outcome
+    seconds: float
+    trajectory: Trajectory
+
+
+def _prompt(started: ev.RunStarted | None) -> str:
+    kept = started.inputs.get("prompt") if started is not None else None
+    if kept is None or kept.why:
+        return ""
+    try:
+        return redactor()(str(kept.value()))
+    except RecordingError:
+        # Its file is gone.
+        return ""
+
+
+def _child(event: ev.ChildEnded) -> ChildRun:
+    started = next((e for e in event.events if isinstance(e, ev.RunStarted)), None)
+    stopped = event.outcome == "cancelled"
+    status: Any = "failed" if stopped else event.outcome
+    return ChildRun(
+        turn=event.turn,
+        name=event.name,
+        prompt=_prompt(started),
+        inputs=dict(started.variables) if started is not None else {},
+        outcome=Outcome(status, limit=event.limit, error=event.error or ("cancelled" if stopped else None)),
+        seconds=event.seconds,
+        trajectory=Trajectory.from_events(event.events),
+    )

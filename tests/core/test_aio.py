@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import signal
 import socket
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -153,6 +155,21 @@ def test_an_idle_thread_is_reused_and_a_busy_one_is_not_waited_for(eventually: C
     gate.set()
     assert all(future.result(5) for future in blocked)
     assert eventually(lambda: threads.busy == 0)
+
+
+def test_a_thread_keeps_nothing_of_what_it_has_done(eventually: Callable[..., bool]) -> None:
+    class Large:
+        pass
+
+    pool = Threads("test")
+    large, holder = Large(), contextvars.ContextVar[Any]("holder")
+    gone = weakref.ref(large)
+    token = holder.set(large)
+    pool.submit(lambda: None).result(timeout=10)
+    holder.reset(token)
+    del large, token
+    # While the thread waits for more.
+    assert eventually(lambda: (gc.collect(), gone() is None)[1], 3.0)
 
 
 def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., bool]) -> None:
