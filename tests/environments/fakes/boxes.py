@@ -126,12 +126,14 @@ class Box:
         name: The provider's id of it.
         asked: The request that made it, as the provider's API has it.
         ended: Why it is no more, in the word of the test; "" while it is there.
+        status: The exit status of the program that was the sandbox's own, where that ended it.
     """
 
     def __init__(self, name: str, asked: Any = None) -> None:
         self.name = name
         self.asked = asked
         self.ended = ""
+        self.status: int | None = None
         self.folder = Path(tempfile.mkdtemp(prefix="fake-cloud-"))
         self.programs: dict[str, Program] = {}
 
@@ -181,10 +183,11 @@ class Cloud:
         with self._lock:
             self._faults.setdefault(operation, deque()).extend(answers)
 
-    def fault(self, operation: str) -> Any:
+    def fault(self, operation: str, *, note: bool = True) -> Any:
         """Note the call; gives the next answer that `fail` asked for, None if there is none."""
         with self._lock:
-            self.calls.append(operation)
+            if note:
+                self.calls.append(operation)
             waiting = self._faults.get(operation)
             return waiting.popleft() if waiting else None
 

@@ -29,7 +29,12 @@ from modal_proto.task_command_router_grpc import TaskCommandRouterBase
 from tests.environments.fakes.boxes import Box, Cloud, Program
 
 CHUNK = 1 << 20
-_RESULTS = {"": 0, "expired": api.GenericResult.GENERIC_STATUS_TIMEOUT}
+ENTRY = "entrypoint"
+_RESULTS = {
+    "": api.GenericResult.GENERIC_STATUS_UNSPECIFIED,
+    "expired": api.GenericResult.GENERIC_STATUS_TIMEOUT,
+    "exited": api.GenericResult.GENERIC_STATUS_SUCCESS,
+}
 _KINDS = {
     router.TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDOUT: "stdout",
     router.TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDERR: "stderr",
@@ -117,10 +122,26 @@ class ModalCloud(Cloud):
         return found
 
     def new_box(self, request: Any, prefix: str) -> Box:
-        """A sandbox whose id tells its kind, as those of Modal do."""
+        """A sandbox whose id tells its kind, as those of Modal do; it lives as long as its own first program."""
+        wanted = request.definition
+        if wanted.name and self.named(wanted.name) is not None:
+            raise GRPCError(Status.ALREADY_EXISTS, f"Sandbox named {wanted.name} exists")
         name = prefix + uuid.uuid4().hex[:20]
         box = self.boxes[name] = Box(name, request)
+        if wanted.entrypoint_args:
+            program = box.run(ENTRY, list(wanted.entrypoint_args))
+
+            def look() -> None:
+                if program.done and not box.ended:
+                    box.status = program.status
+                    box.end("exited")
+
+            program.watch(look)
         return box
+
+    def named(self, name: str) -> Box | None:
+        """The live sandbox of that name."""
+        return next((box for box in self.made if not box.ended and box.asked.definition.name == name), None)
 
 
 def _filled(kind: type) -> Any:
@@ -157,7 +178,7 @@ def _token(seconds: float = 3600) -> str:
 
 def _result(box: Box) -> api.GenericResult:
     status = _RESULTS.get(box.ended, api.GenericResult.GENERIC_STATUS_TERMINATED)
-    return api.GenericResult(status=status)
+    return api.GenericResult(status=status, exitcode=box.status or 0)
 
 
 class _Control(ModalClientBase):
@@ -215,6 +236,13 @@ class _Control(ModalClientBase):
         return api.SandboxWaitResponse(result=_result(self.cloud.boxes[request.sandbox_id]))
 
     @_operation
+    async def SandboxGetFromNameV2(self, request: Any) -> Any:  # noqa: N802
+        box = self.cloud.named(request.sandbox_name)
+        if box is None:
+            raise GRPCError(Status.NOT_FOUND, "no such sandbox")
+        return api.SandboxGetFromNameResponse(sandbox_id=box.name)
+
+    @_operation
     async def SandboxTerminateV2(self, request: Any) -> Any:  # noqa: N802
         box = self.cloud.boxes[request.sandbox_id]
         await asyncio.to_thread(box.end, "terminated")
@@ -227,12 +255,19 @@ class _Control(ModalClientBase):
         return api.SandboxCreateResponse(sandbox_id=self.cloud.new_box(request, "sb-").name)
 
     @_operation
+    async def SandboxStdinWrite(self, request: Any) -> Any:  # noqa: N802
+        box = self.cloud.box_of_task("ta-" + request.sandbox_id[3:])
+        await asyncio.to_thread(box.programs[ENTRY].write, request.input)
+        return api.SandboxStdinWriteResponse()
+
+    @_operation
     async def TaskGetCommandRouterAccess(self, request: Any) -> Any:  # noqa: N802
         access = self.access()
         return api.TaskGetCommandRouterAccessResponse(url=access.url, jwt=access.jwt)
 
     SandboxGetTaskId = SandboxGetTaskIdV2
     SandboxWait = SandboxWaitV2
+    SandboxGetFromName = SandboxGetFromNameV2
     SandboxTerminate = SandboxTerminateV2
 
 
@@ -259,6 +294,12 @@ class _Router(TaskCommandRouterBase):
         except OSError:
             raise GRPCError(Status.FAILED_PRECONDITION, "stdin is closed") from None
         return router.TaskExecStdinWriteResponse()
+
+    @_operation
+    async def SandboxStdinWriteV2(self, request: Any) -> Any:  # noqa: N802
+        box = self.cloud.box_of_task(request.task_id)
+        await asyncio.to_thread(box.programs[ENTRY].write, request.data, request.offset)
+        return router.SandboxStdinWriteV2Response()
 
     @_operation
     async def TaskExecPoll(self, request: Any) -> Any:  # noqa: N802
@@ -307,7 +348,7 @@ class _Router(TaskCommandRouterBase):
                     piece = bytes(output[at : at + CHUNK])
                     await stream.send_message(router.TaskExecStdioReadResponse(data=piece))
                     at += len(piece)
-                    if (fault := self.cloud.fault("chunk")) == "drop":
+                    if (fault := self.cloud.fault("chunk", note=False)) == "drop":
                         raise GRPCError(Status.UNAVAILABLE, "the stream broke")
                     if isinstance(fault, float):
                         await asyncio.sleep(fault)
