@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypedDict, runtime_checkable
 
 from rlm_dspy.errors import ConfigurationError
 
@@ -190,6 +190,17 @@ class Session(Protocol):
         """What is and is not confined."""
 
 
+class BaseOptions(TypedDict, total=False):
+    """The options that every environment has; `Environment` says what they mean.
+
+    A backend takes them as ``**base: Unpack[BaseOptions]`` and hands them on: ``super().__init__(**base)``.
+    """
+
+    timeout: float | None
+    max_output: int
+    max_value: int
+
+
 class Environment(abc.ABC):
     """Base class of the places code can run in. Instances are configuration: cheap, immutable, picklable, comparable.
 
@@ -201,6 +212,8 @@ class Environment(abc.ABC):
 
     name: ClassVar[str]
     execution_instructions: str = ""
+    keeps_spares: ClassVar[bool] = True
+    """Whether warm workers are kept of it once it has been used twice; False where they cost money."""
 
     def __init__(
         self, *, timeout: float | None = 120.0, max_output: int = 1_000_000, max_value: int = 256 * 1024 * 1024

@@ -245,7 +245,7 @@ class _Shelf:
         self.retry_at = time.monotonic() + min(IDLE_SECONDS, RETRY_SECONDS * 2 ** min(self.failures - 1, 30))
 
     def _recent(self) -> int:
-        return self.peak if self.uses >= 2 and not self.idle() else 0
+        return self.peak if self.environment.keeps_spares and self.uses >= 2 and not self.idle() else 0
 
 
 class _Pool:

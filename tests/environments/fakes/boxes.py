@@ -57,6 +57,11 @@ class Program:
         self._reaper = threading.Thread(target=self._reap, daemon=True)
         self._reaper.start()
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def _pump(self, name: str) -> None:
         stream = getattr(self._process, name)
         with stream:
