@@ -1,266 +1,189 @@
-"""A loopback stand-in for Daytona: its API, and the proxy and daemon through which sandboxes are reached.
+"""A loopback stand-in for Daytona: its API, and the daemon in each sandbox, reached through one proxy.
 
-    with DaytonaCloud() as cloud:                        # DAYTONA_API_URL=cloud.url DAYTONA_API_KEY=cloud.key
+    with DaytonaCloud() as cloud:           # DAYTONA_API_URL=cloud.url + "/api" DAYTONA_API_KEY=cloud.key
         ...
 
 Commands of sessions behave as under Daytona's daemon: output comes line by line, each line marked as stdout or stderr;
 input that lacks the end of its line gets one; input is echoed into the output unless that is suppressed. There is no
-event gateway (Socket.IO), as behind some firewalls: the SDK asks again and again instead.
+gateway for events (Socket.IO), as behind some firewalls: the SDK asks again and again instead.
+
+Operations, for `Cloud.fail` and `Cloud.calls`: create, get, delete, last-activity; of a sandbox session, exec, command,
+logs, input.
 """
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 
-from tests.environments.fakes.boxes import Box, Cloud, Program
-from tests.environments.fakes.web import Dropped, Request, Server, WebSocket, stamp
+from tests.environments.fakes.boxes import Box, Program
+from tests.environments.fakes.http_cloud import Drop, HttpCloud, Reply, Request, stamp
+from tests.environments.fakes.websocket import WebSocket
 
 MARKS = {"stdout": b"\x01\x01\x01", "stderr": b"\x02\x02\x02"}
-_PIECE = 1 << 20
+_PADDED = 1024
 
 
-class DaytonaCloud(Cloud):
-    """The server. Faults are given as HTTP statuses, ``"drop"``, ``"lost"`` (done, but the answer does not arrive), or
-    seconds.
+class DaytonaCloud(HttpCloud):
+    """The server.
 
     Attributes:
-        url: For ``DAYTONA_API_URL``.
         starting: How often a sandbox is asked for until it has started.
-        padded: Stream in pieces of 1024 bytes, filled with NULs, as early daemons did.
-        says: The message of faults.
+        padded: Stream in pieces of 1024 bytes, filled up with NULs, as early daemons did.
+        limit: Sandboxes that may run at once.
+        minute: Seconds that a minute of an interval has.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.starting = 0
         self.padded = False
-        self.says = "asked for"
+        self.limit = 20
+        self.minute = 60.0
 
-    def __enter__(self) -> DaytonaCloud:
-        self._server = Server(_Request, self)
-        self.url = self._server.url + "/api"
-        self.toolbox = self._server.url + "/toolbox"
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.clear()
-        self._server.close()
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment variables that lead the SDK here."""
+        return {"DAYTONA_API_URL": f"{self.url}/api", "DAYTONA_API_KEY": self.key}
 
     def find(self, name: str) -> Box | None:
         """The live sandbox of that id or name."""
         return next((b for b in self.made if not b.ended and name in (b.name, b.asked.get("name"))), None)
 
+    def operation(self, request: Request) -> str:
+        """See `HttpCloud.operation`."""
+        place, *parts = request.path.strip("/").split("/")
+        if place == "toolbox":
+            # ID/process/session[/SESSION[/exec | /command/COMMAND[/input | /logs]]]
+            return {3: "session", 4: "session", 6: "command"}.get(len(parts), parts[-1])
+        if parts == ["sandbox"]:
+            return "create"
+        return {"GET": "get", "DELETE": "delete"}.get(request.method, parts[-1]) if len(parts) > 1 else request.path
 
-class _Session(dict[str, "_Command"]):
-    """A shell session: its commands, by id."""
+    def refuse(self, status: int, message: str = "") -> Reply:
+        """See `HttpCloud.refuse`."""
+        words = {429: "Too many requests", 500: "Internal server error", 503: "No available runners"}
+        told = message or words.get(status, f"status {status}")
+        return Reply(status, {"statusCode": status, "message": told, "error": "Error", "source": "DAYTONA_API"})
 
-
-class _Command:
-    """A command of a session."""
-
-    def __init__(self, program: Program, echoes: bool) -> None:
-        self.program = program
-        self.echoes = echoes
-
-    def write(self, text: str) -> None:
-        data = text.encode()
-        if not data.endswith(b"\n"):
-            data += b"\n"
-        self.program.write(data)
-        if self.echoes:
-            with self.program.changed:
-                self.program.output["stdout"] += data
-                self.program.changed.notify_all()
-
-
-class _Request(Request):
-    cloud: DaytonaCloud
-
-    def serve(self) -> None:
-        parts = self.path.strip("/").split("/")
-        if parts[0] == "api":
-            self._api(parts[1:])
-        elif parts[0] == "toolbox":
-            self._toolbox(parts[1], parts[2:])
-        else:
-            self._refuse(404, "no such place")
-
-    def _refuse(self, status: int, message: str) -> None:
-        self.reply(status, {"statusCode": status, "message": message, "error": "Error", "source": "DAYTONA_API"})
-
-    def _begin(self, operation: str) -> bool:
-        """Note a call, do what a test wants to go wrong; whether the answer is to be lost.
-
-        Raises:
-            Dropped: nothing more is to be done.
-        """
-        fault = self.cloud.fault(operation)
-        if isinstance(fault, int):
-            self.body()
-            self._refuse(fault, self.cloud.says)
-            raise _Answered
-        if fault == "drop":
-            raise Dropped
-        if isinstance(fault, float):
-            time.sleep(fault)
-        return fault == "lost"
-
-    def _route(self) -> None:
-        try:
-            super()._route()
-        except _Answered:
-            pass
-
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _route  # noqa: N815
-
-    # ------------------------------------------------------------------------------------------------- the API
-
-    def _api(self, parts: list[str]) -> None:
-        if parts[0] == "socket.io":
-            return self._refuse(404, "there are no events here")
-        if self.headers.get("Authorization") != f"Bearer {self.cloud.key}":
-            self.body()
-            return self._refuse(401, "Invalid credentials")
-        if parts == ["sandbox"] and self.command == "POST":
-            return self._create()
-        what = {"DELETE": "delete", "GET": "get"}.get(self.command, parts[-1])
-        lost = self._begin(what)
-        self.body()
-        box = self.cloud.find(parts[1])
+    def answer(self, request: Request) -> Reply | None:
+        """See `HttpCloud.answer`."""
+        place, *parts = request.path.strip("/").split("/")
+        if request.headers.get("Authorization") != f"Bearer {self.key}" and place in ("api", "toolbox"):
+            return self.refuse(401, "Invalid credentials")
+        if place == "toolbox":
+            box = self.find(parts[0])
+            return self.refuse(404, f"Sandbox {parts[0]} not found") if box is None else self._daemon(request, box, parts[1:])
+        if place != "api" or not parts or parts[0] != "sandbox":
+            return self.refuse(404, "no such place")
+        if len(parts) == 1:
+            return self._create(request)
+        box = self.find(parts[1])
         if box is None:
-            return self._refuse(404, f"Sandbox {parts[1]} not found")
-        if what == "delete":
+            return self.refuse(404, f"Sandbox with ID or name {parts[1]} not found")
+        if request.method == "DELETE":
             box.end("deleted")
-            return self._answer(box, "destroyed", lost)
-        if what == "last-activity":
-            return self.reply(200)
-        self.cloud.starting -= 1
-        self._answer(box, self._state())
+            return Reply(200, self._about(box, "destroyed"))
+        if parts[-1] == "last-activity":
+            self._active(box)
+            return Reply(200)
+        self.starting -= 1
+        return Reply(200, self._about(box))
 
-    def _create(self) -> None:
-        lost = self._begin("create")
-        asked = self.json()
-        if self.cloud.find(asked.get("name") or "\0") is not None:
-            return self._refuse(409, "a sandbox of that name exists")
-        box = Box(str(uuid.uuid4()), asked)
-        self.cloud.boxes[box.name] = box
-        self._answer(box, self._state(), lost)
+    def _create(self, request: Request) -> Reply:
+        asked = request.json()
+        if len(self.alive) >= self.limit:
+            return self.refuse(403, f"Total CPU limit exceeded. Maximum allowed: {self.limit}.")
+        if self.find(asked.get("name") or "\0") is not None:
+            return self.refuse(409, f"Sandbox with name {asked['name']} already exists")
+        box = self.boxes.setdefault(name := str(uuid.uuid4()), Box(name, asked))
+        self._active(box)
+        return Reply(200, self._about(box))
 
-    def _state(self) -> str:
-        return "starting" if self.cloud.starting > 0 else "started"
+    def _active(self, box: Box) -> None:
+        if interval := box.asked.get("autoStopInterval"):
+            self.lives(box, interval * self.minute)
 
-    def _answer(self, box: Box, state: str, lost: bool = False) -> None:
-        if lost:
-            raise Dropped
+    def _about(self, box: Box, state: str = "") -> dict[str, Any]:
         asked = box.asked
-        told = {
+        return {
             "id": box.name, "organizationId": "org", "name": asked.get("name") or box.name, "user": "daytona",
             "env": asked.get("env") or {}, "labels": asked.get("labels") or {}, "public": False,
             "networkBlockAll": bool(asked.get("networkBlockAll")), "kvm": False, "target": asked.get("target") or "us",
-            "cpu": 1, "gpu": 0, "memory": 1, "disk": 3, "state": state, "createdAt": stamp(),
-            "toolboxProxyUrl": self.cloud.toolbox,
+            "cpu": 1, "gpu": 0, "memory": 1, "disk": 3, "createdAt": stamp(), "toolboxProxyUrl": f"{self.url}/toolbox",
+            "state": state or ("starting" if self.starting > 0 else "started"),
         }  # fmt: skip
-        self.reply(200, told)
 
-    # ------------------------------------------------------------------------------------------------- the daemon
+    # ------------------------------------------------------------------------------------------------- in a sandbox
 
-    def _toolbox(self, name: str, parts: list[str]) -> None:
-        box = self.cloud.find(name)
-        if box is None:
-            self.body()
-            return self._refuse(404, f"Sandbox {name} not found")
+    def _daemon(self, request: Request, box: Box, parts: list[str]) -> Reply | None:
         if parts[:2] != ["process", "session"]:
-            self.body()
-            return self._refuse(404, f"no such operation here: {'/'.join(parts)}")
-        sessions: dict[str, _Session] = box.__dict__.setdefault("sessions", {})
+            return self.refuse(404, f"no such operation here: {'/'.join(parts)}")
+        sessions: set[str] = box.__dict__.setdefault("sessions", set())
         if len(parts) == 2:
-            self._begin("create session")
-            sessions[self.json()["sessionId"]] = _Session()
-            return self.reply(201)
-        session = sessions.get(parts[2])
-        if session is None:
-            self.body()
-            return self._refuse(404, "session not found")
+            sessions.add(request.json()["sessionId"])
+            return Reply(201)
+        if parts[2] not in sessions:
+            return self.refuse(404, "session not found")
         if parts[3:] == ["exec"]:
-            return self._exec(box, session)
-        command = session.get(parts[4]) if len(parts) > 4 else None
-        if command is None:
-            self.body()
-            return self._refuse(404, "command not found")
-        if parts[5:] == ["input"]:
-            return self._input(command)
-        if parts[5:] == ["logs"] and self.wants_websocket:
-            self._begin("logs")
-            return self._follow(box, command.program, self.upgrade())
-        self._begin("command")
-        self.body()
-        told = {"id": parts[4], "command": ""}
-        self.reply(200, told if command.program.status is None else {**told, "exitCode": _code(command.program)})
+            return self._exec(request, box)
+        program = box.programs.get(parts[4]) if len(parts) > 4 else None
+        if program is None:
+            return self.refuse(404, "command not found")
+        if parts[-1] == "input":
+            return self._input(request, box, program)
+        if parts[-1] == "logs":
+            return self._logs(request, box, program)
+        ended = {} if program.status is None else {"exitCode": _code(program)}
+        return Reply(200, {"id": parts[4], "command": "", **ended})
 
-    def _exec(self, box: Box, session: _Session) -> None:
-        self._begin("exec")
-        asked = self.json()
+    def _exec(self, request: Request, box: Box) -> Reply:
+        asked = request.json()
         if asked["command"].lstrip().startswith("exec "):
-            return self._refuse(400, "this would take the place of the session's own shell, and its end go unseen")
-        key = str(uuid.uuid4())
-        program = box.run(key, ["bash", "-c", asked["command"]], box.asked.get("env"))
-        session[key] = _Command(program, not asked.get("suppressInputEcho"))
-        self.reply(202, {"cmdId": key})
+            # The daemon would never see it end: the session's own shell would be gone.
+            return self.refuse(400, "this takes the place of the session's shell")
+        program = box.run(key := str(uuid.uuid4()), ["bash", "-c", asked["command"]], box.asked.get("env"))
+        if not asked.get("suppressInputEcho"):
+            box.__dict__.setdefault("echoing", set()).add(program)
+        return Reply(202, {"cmdId": key})
 
-    def _input(self, command: _Command) -> None:
-        lost = self._begin("input")
-        data = self.json()["data"]
-        if command.program.status is not None:
-            return self._refuse(410, f"command has already completed with exit code {_code(command.program)}")
+    def _input(self, request: Request, box: Box, program: Program) -> Reply:
+        data = request.json()["data"].encode()
+        data += b"" if data.endswith(b"\n") else b"\n"
+        if program.status is not None:
+            return self.refuse(410, f"command has already completed with exit code {_code(program)}")
         try:
-            command.write(data)
-        except OSError:
-            return self._refuse(500, "failed to write to input pipe")
-        if lost:
-            raise Dropped
-        self.reply(204)
-
-    def _follow(self, box: Box, program: Program, socket: WebSocket) -> None:
-        """Send lines as they are printed, until the command has ended."""
-        at = dict.fromkeys(MARKS, 0)
-        with_end = dict.fromkeys(MARKS, 0)
-        while not socket.closed:
+            program.write(data)
+        except OSError as error:
+            return self.refuse(500, f"failed to write to input pipe: {error}")
+        if program in box.__dict__.get("echoing", ()):
             with program.changed:
-                done = program.done
-                for name, output in program.output.items():
-                    with_end[name] = len(output) if done else output.rfind(b"\n", at[name]) + 1 or at[name]
-                news = {n: bytes(program.output[n][at[n] : with_end[n]]) for n in MARKS}
-                if not any(news.values()) and not done and not box.ended:
-                    program.changed.wait(0.2)
-                    continue
-            if box.ended:
-                raise Dropped
-            for name, data in news.items():
-                if data:
-                    self._send(socket, b"".join(MARKS[name] + line for line in data.splitlines(keepends=True)))
-                at[name] = with_end[name]
-            fault = self.cloud.fault("chunk", note=False)
-            if fault == "drop":
-                raise Dropped
-            if isinstance(fault, float):
-                time.sleep(fault)
-            if done:
-                return socket.close()
+                program.output["stdout"] += data
+                program.changed.notify_all()
+        return Reply(204)
+
+    def _logs(self, request: Request, box: Box, program: Program) -> None:
+        """Stream what a command prints, line by line."""
+        socket = WebSocket(request._handler)
+        rest = dict.fromkeys(MARKS, b"")
+        for name, data in self.follow(request, box, program):
+            if socket.closed:
+                return
+            *lines, rest[name] = (rest[name] + data).split(b"\n")
+            self._send(socket, b"".join(MARKS[name] + line + b"\n" for line in lines))
+            if self.fault("line", note=False) == "drop":
+                raise Drop
+        self._send(socket, b"".join(MARKS[name] + line + b"\n" for name, line in rest.items() if line))
+        socket.close()
 
     def _send(self, socket: WebSocket, data: bytes) -> None:
-        size = 1024 if self.cloud.padded else _PIECE
-        for start in range(0, len(data), size):
-            piece = data[start : start + size]
-            socket.send(piece.ljust(1024, b"\0") if self.cloud.padded else piece)
-
-
-class _Answered(Exception):
-    """The request has been answered already."""
+        if not self.padded:
+            return socket.send(data) if data else None
+        for start in range(0, len(data), _PADDED):
+            socket.send(data[start : start + _PADDED].ljust(_PADDED, b"\0"))
 
 
 def _code(program: Program) -> int:
     """An exit status, as a shell has it."""
-    assert program.status is not None
-    return program.status if program.status >= 0 else 128 - program.status
+    status = program.status or 0
+    return status if status >= 0 else 128 - status
