@@ -5,6 +5,7 @@
     environments.local(memory="2GiB")       # the default: a confined process of this Python
     environments.subprocess()               # a process of its own, not confined: for trusted code
     environments.inprocess()                # exec in this process: for trusted code and tests
+    environments.ipython(within="local")     # IPython's cells in any of the others
     environments.get("local", timeout=30)   # by name; `names` lists them
 
 An `Environment` is a description of a place: cheap, immutable, comparable. Called, it gives an interpreter that fits
@@ -19,6 +20,7 @@ The rooms of this folder:
     layout.py          which files this Python needs; users.py, sizes.py, scratch.py: ids, sizes, folders
     subprocess_env.py  a process of its own, not confined
     inprocess.py       exec in this process
+    ipython_env.py     IPython's cells, in any environment; ipython_shell.py runs them; kernel.py a Jupyter kernel
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
     worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
@@ -52,12 +54,14 @@ if TYPE_CHECKING:
         Description,
         Environment,
         HostFunction,
+        Image,
         Session,
         Submission,
         Transport,
     )
     from rlm_dspy.environments.inprocess import InProcess
     from rlm_dspy.environments.interpreter import Interpreter
+    from rlm_dspy.environments.ipython_env import IPython
     from rlm_dspy.environments.local import Local
     from rlm_dspy.environments.pool import warm
     from rlm_dspy.environments.registry import from_options, get, names
@@ -70,6 +74,8 @@ _WHERE = {
     "Description": "base",
     "Environment": "base",
     "HostFunction": "base",
+    "IPython": "ipython_env",
+    "Image": "base",
     "Session": "base",
     "Submission": "base",
     "Transport": "base",
@@ -90,6 +96,8 @@ __all__ = [
     "Description",
     "Environment",
     "HostFunction",
+    "IPython",
+    "Image",
     "InProcess",
     "Interpreter",
     "Local",
@@ -100,6 +108,7 @@ __all__ = [
     "from_options",
     "get",
     "inprocess",
+    "ipython",
     "local",
     "names",
     "subprocess",
@@ -126,6 +135,13 @@ def inprocess(**options: Any) -> InProcess:
     from rlm_dspy.environments.inprocess import InProcess
 
     return InProcess(**options)
+
+
+def ipython(**options: Any) -> IPython:
+    """IPython's cells, here or in another environment; see `rlm_dspy.environments.ipython_env.IPython`."""
+    from rlm_dspy.environments.ipython_env import IPython
+
+    return IPython(**options)
 
 
 class _Room(types.ModuleType):

@@ -11,6 +11,7 @@ An environment is also the zero-argument factory that DSPy calls ``interpreter_f
 from __future__ import annotations
 
 import abc
+import base64
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypedDict, runtime_checkable
@@ -125,6 +126,24 @@ class Submission:
 
 
 @dataclass(frozen=True)
+class Image:
+    """A picture that a cell displayed.
+
+    Attributes:
+        type: Its media type, such as ``"image/png"``.
+        data: Its bytes.
+    """
+
+    type: str
+    data: bytes = field(repr=False)
+
+    @property
+    def base64(self) -> str:
+        """The bytes as base64 text."""
+        return base64.b64encode(self.data).decode("ascii")
+
+
+@dataclass(frozen=True)
 class CellResult:
     """What one cell did.
 
@@ -138,6 +157,7 @@ class CellResult:
         host_seconds: Part of it during which at least one host call was being waited for.
         lost: Names of variables that existed before and are gone, because the session had to be restarted. A cell
             with ``lost`` did not finish; ``error`` says why.
+        images: What it displayed, in the environments that take pictures (``ipython``).
     """
 
     stdout: str = ""
@@ -147,6 +167,7 @@ class CellResult:
     seconds: float = 0.0
     host_seconds: float = 0.0
     lost: tuple[str, ...] = ()
+    images: tuple[Image, ...] = ()
 
 
 HostFunction = Callable[..., Awaitable[Any]]
@@ -214,6 +235,8 @@ class Environment(abc.ABC):
     execution_instructions: str = ""
     keeps_spares: ClassVar[bool] = True
     """Whether warm workers are kept of it once it has been used twice; False where they cost money."""
+    shell: ClassVar[str | None] = None
+    """``"ipython"`` where cells are IPython's."""
 
     def __init__(
         self, *, timeout: float | None = 120.0, max_output: int = 1_000_000, max_value: int = 256 * 1024 * 1024

@@ -190,6 +190,8 @@ class Cells:
         self.count = 0
         self.protected: dict[str, Any] = {}
         self.builtins: Builtins | None = None
+        self.shell: Any = None
+        """Of `ipython_shell`, where cells are IPython's."""
         self._notes: list[str] = []
         self._warned: set[str] = set()
         self._name = name
@@ -226,11 +228,12 @@ class Cells:
     def variables(self) -> dict[str, str]:
         """The user-made globals, name to type name."""
         found: dict[str, str] = {}
+        own = self.protected if self.shell is None else {**self.shell.hidden, **self.protected}
         for name, value in list(self.ns.items()):
             # What code puts into globals() need not be text.
             if type(name) is not str or name[:1] == "_" or type(value) is types.ModuleType:
                 continue
-            if self.protected.get(name, found) is not value:
+            if own.get(name, found) is not value:
                 found[name] = type_name(type(value))
         return found
 
@@ -252,27 +255,32 @@ class Cells:
 
         Returns:
             ``error`` (a dict of type, message, traceback, kind) or None; ``value``, the repr of the last expression or
-            None; with ``wants_value`` also ``object``, that value itself.
+            None; with ``wants_value`` also ``object``, that value itself; with a shell also ``images``.
         """
         self.count += 1
         filename = "<%s %d>" % (self._name, self.count)
         self.files.add(filename)
-        self._remember(filename, code)
         result: dict[str, Any] = {"error": None, "value": None}
         try:
+            if self.shell is not None:
+                code = self.shell.source(code)
+            self._remember(filename, code)
             value = self._run(code, filename)
             self._heal_builtins()
             if value is not None:
                 result["value"] = self._repr(value)
                 if wants_value:
                     result["object"] = value
-                self.ns["_"] = value
+                if self.shell is None:
+                    self.ns["_"] = value
         except Submitted:
             self._heal_builtins()
         except BaseException as error:
             # Before anything else: what follows needs them.
             self._heal_builtins()
             result["error"] = self.describe(error)
+        if self.shell is not None:
+            result["images"] = self.shell.ended()
         return result
 
     def _heal_builtins(self) -> None:
@@ -351,7 +359,8 @@ class Cells:
 
     def _repr(self, value: Any) -> str | None:
         try:
-            return repr(value)
+            text = None if self.shell is None else self.shell.text(value)
+            return repr(value) if text is None else text
         except Submitted:
             raise
         except KeyboardInterrupt:

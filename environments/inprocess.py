@@ -31,6 +31,7 @@ from rlm_dspy.environments.base import (
     Description,
     Environment,
     HostFunction,
+    Image,
     Submission,
     Transport,
 )
@@ -196,6 +197,10 @@ class InProcessInterpreter(DSPyFace):
             self._cells = _cells.Cells(module, f"session {number} cell")
             extra = {"input": _cells.input_unavailable, "Record": Record, "FailedCall": FailedCall}
             self._cells.ns["__builtins__"] = {**vars(builtins), **extra}
+            if self.environment.shell is not None:
+                from rlm_dspy.environments.ipython_shell import Shell
+
+                self._cells.shell = Shell(module, False)
 
     async def close(self) -> None:
         """Drop the namespace; interrupt a cell that still runs."""
@@ -204,6 +209,8 @@ class InProcessInterpreter(DSPyFace):
         cells, self._cells = self._cells, None
         if cells is not None:
             sys.modules.pop(cells.module.__name__, None)
+            if cells.shell is not None:
+                cells.shell.close()
             for filename in cells.files:
                 linecache.cache.pop(filename, None)
 
@@ -300,6 +307,7 @@ class InProcessInterpreter(DSPyFace):
             submission=self._submission,
             seconds=seconds,
             host_seconds=waited,
+            images=tuple(Image(kind, data) for kind, data in done.get("images") or ()),
         )
 
     async def _abandon(self, limit: float | None, seconds: float, waited: float) -> CellResult:

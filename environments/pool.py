@@ -170,6 +170,7 @@ class _Opener:
         self.name = environment.name
         self.max_output = environment.max_output
         self.max_value = environment.max_value
+        self.shell = environment.shell
         self._environment = environment
         self.leased: _Leased | None = None
 

@@ -58,6 +58,12 @@ def _sources(text: bool) -> list[tuple[str, str]]:
 
 
 @functools.cache
+def shell_source() -> str:
+    """The source of `rlm_dspy.environments.ipython_shell`, for a worker whose cells are to be IPython's."""
+    return files("rlm_dspy.environments").joinpath("ipython_shell.py").read_text(encoding="utf-8")
+
+
+@functools.cache
 def worker_program(same_python: bool, text: bool = False) -> bytes:
     """The bytes to send to a Python that runs `BOOTSTRAP`.
 

@@ -27,8 +27,9 @@ _BUILT_IN = {
     "local": "rlm_dspy.environments.local:Local",
     "subprocess": "rlm_dspy.environments.subprocess_env:Subprocess",
     "inprocess": "rlm_dspy.environments.inprocess:InProcess",
+    "ipython": "rlm_dspy.environments.ipython_env:IPython",
 }
-_PLANNED = ("docker", "modal", "e2b", "daytona", "prime", "ipython")
+_PLANNED = ("docker", "modal", "e2b", "daytona", "prime")
 
 
 def names() -> list[str]:
@@ -69,11 +70,19 @@ def from_options(name: str, options: Mapping[str, str]) -> Environment:
     """
     factory = _load(name)
     _check(name, factory, options)
-    try:
-        hints = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
-    except NameError:
-        hints = {}
+    hints = _hints(factory)
+    inner = getattr(factory, "inner", None)
+    if inner is not None:
+        # Options that it hands on.
+        hints = {**_hints(_load(inner(options))), **hints}
     return get(name, **{key: _convert(key, text, hints.get(key, str)) for key, text in options.items()})
+
+
+def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    except NameError:
+        return {}
 
 
 def _entry_points() -> list[importlib.metadata.EntryPoint]:

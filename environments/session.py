@@ -22,7 +22,16 @@ import dspy
 from rlm_dspy._aio import threads
 from rlm_dspy.environments import channel as channels
 from rlm_dspy.environments import pool, sessions
-from rlm_dspy.environments.base import CellError, CellResult, Description, Environment, HostFunction, Kind, Submission
+from rlm_dspy.environments.base import (
+    CellError,
+    CellResult,
+    Description,
+    Environment,
+    HostFunction,
+    Image,
+    Kind,
+    Submission,
+)
 from rlm_dspy.environments.cells import cap_text
 from rlm_dspy.environments.channel import Channel, ChannelClosed, RequestFailed
 from rlm_dspy.environments.host_tasks import HostTasks, retrieve
@@ -331,6 +340,7 @@ class WorkerSession:
             submission=submission,
             seconds=seconds if isinstance(seconds, float) else 0.0,
             host_seconds=waited,
+            images=_images(done.get("images")),
         )
 
     def _text(self, value: Any) -> str:
@@ -407,6 +417,11 @@ class WorkerSession:
             self._interrupt_next = True
         elif channel is not None and number and channel.pid == os.getpid():
             channel.interrupt(number)
+
+
+def _images(found: Any) -> tuple[Image, ...]:
+    pairs = [item for item in found if type(item) is list and len(item) == 2] if type(found) is list else []
+    return tuple(Image(kind[:100], data) for kind, data in pairs if type(kind) is str and type(data) is bytes)
 
 
 def interrupted_error(error: CellError, limit: float | None) -> CellError:

@@ -50,20 +50,24 @@ class Subprocess(Environment):
     def open(self) -> Transport:
         """Start the process in a fresh scratch directory."""
         scratch = tempfile.mkdtemp(prefix="rlm-dspy-")
+        python = self.python or sys.executable
+        return spawn(
+            [python, "-I", "-u", "-c", BOOTSTRAP],
+            env=self.variables(scratch),
+            cwd=scratch,
+            scratch=scratch,
+            same_python=self.python is None,
+        )
+
+    def variables(self, scratch: str) -> dict[str, str]:
+        """The environment variables of a child whose scratch directory is ``scratch``."""
         env = dict(os.environ) if self.inherit_env else {}
         if not self.inherit_env:
             env["PATH"] = os.environ.get("PATH", os.defpath)
             env["LANG"] = "C.UTF-8"
             env["HOME"] = env["TMPDIR"] = scratch
         env.update(self.env or {})
-        python = self.python or sys.executable
-        return spawn(
-            [python, "-I", "-u", "-c", BOOTSTRAP],
-            env=env,
-            cwd=scratch,
-            scratch=scratch,
-            same_python=self.python is None,
-        )
+        return env
 
     def describe(self) -> Description:
         """Nothing but time and the caller's variables is kept apart."""

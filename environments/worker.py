@@ -4,7 +4,7 @@ It is sent over the stream it will speak on (`rlm_dspy.environments.program`), s
 sandbox. The main thread runs cells, so that an interrupt (SIGINT) reaches them; a second thread reads frames; a third
 collects what C code and child processes print to descriptors 1 and 2.
 
-Frames from the host: ``hello``, ``exec``, ``set``, ``get``, ``vars``, ``reply``, ``interrupt``. Frames to the host:
+Frames from the host: ``hello``, ``shell``, ``exec``, ``set``, ``get``, ``vars``, ``reply``, ``interrupt``. To the host:
 ``ready``, ``done`` (one for each request, with its ``id``), ``call``, ``submit``, ``output`` (what a cell has printed
 so far, for the case that the worker dies before it is done). All values are in ``body``, encoded by
 `rlm_dspy.environments.codec`.
@@ -376,6 +376,8 @@ class Worker:
                 body = {name: self.cells.ns[name] for name in names}
             elif op == "vars":
                 body = self.cells.variables()
+            elif op == "shell":
+                self._make_shell(Decoder(blobs, True).load(head["body"]))
             try:
                 self.send(answer, body)
             except Exception:
@@ -385,6 +387,12 @@ class Worker:
                 self.send(answer, body)
         except Exception as failure:
             self.send(dict(answer, failed=_cells.type_name(type(failure))), str(failure))
+
+    def _make_shell(self, source: str) -> None:
+        """From here on cells are run by the shell of that source text, see `rlm_dspy.environments.ipython_shell`."""
+        part: dict[str, Any] = {"__name__": "_rlm_shell", "__builtins__": dict(vars(builtins))}
+        exec(compile(source, "<rlm shell>", "exec"), part)
+        self.cells.shell = part["Shell"](self.cells.module, True)
 
     def _execute(self, head: dict[str, Any], blobs: list[Any]) -> dict[str, Any]:
         request = Decoder(blobs, True).load(head["body"])

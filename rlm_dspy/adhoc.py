@@ -94,6 +94,13 @@ def signature(text: str, types: Mapping[str, Any] | None = None, instructions: s
     Raises:
         ValueError: Some of it is malformed, unknown, reserved or too large; the message says what to write instead.
     """
+    return keyed(text, types, instructions)[1]
+
+
+def keyed(
+    text: str, types: Mapping[str, Any] | None = None, instructions: str = ""
+) -> tuple[tuple[str, str, str], Signature]:
+    """`signature`, and what it is known by: equal for equal arguments, also where the class is no longer remembered."""
     if not isinstance(text, str) or not isinstance(instructions, str):
         what = "a signature" if not isinstance(text, str) else "instructions"
         raise ValueError(f"{what} must be a text (str); a signature is written like {EXAMPLE}")
@@ -105,7 +112,7 @@ def signature(text: str, types: Mapping[str, Any] | None = None, instructions: s
     named = _named(types)
     key = text, json.dumps(named), instructions.strip()
     cache = _caches["pattern" in key[1]]
-    return cache.get(key) or cache.put(key, _make(text, named, instructions.strip()))
+    return key, cache.get(key) or cache.put(key, _make(text, named, instructions.strip()))
 
 
 def clear_cache() -> None:

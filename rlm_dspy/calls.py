@@ -82,6 +82,29 @@ async def call(module: dspy.Module, adapter: dspy.Adapter | None, lm: Any = None
         return await module.acall(**inputs)
 
 
+VARIED = 0.7
+"""Temperature of a call that is to be answered in another way than before, at least."""
+
+
+def varied(lm: Any, predictor: dspy.Predict, number: int) -> dict[str, Any]:
+    """The configuration with which ``predictor`` gets another answer to the same prompt from ``lm``.
+
+    Another rollout, because a cached reply would be the same again, and a temperature of at least `VARIED`, because
+    at 0 the next one would be; without a temperature where the LM has none set, as some take none.
+
+    Args:
+        lm: That will be called.
+        predictor: Its own configuration goes before the LM's.
+        number: Of the rollout; within the caller's own one, where there is one.
+    """
+    settings = {**getattr(lm, "kwargs", {}), **predictor.config}
+    temperature, rollout = settings.get("temperature"), settings.get("rollout_id")
+    config: dict[str, Any] = {"rollout_id": rollout * 1_000 + number if isinstance(rollout, int) else number}
+    if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
+        config["temperature"] = max(temperature, VARIED)
+    return config
+
+
 RETRY_SECONDS = (2.0, 8.0, 20.0)
 """Pauses before a call is made again that failed for a moment (busy, not reached, an error of the server). DSPy's own
 LMs have tried several times within seconds before they report such a failure."""

@@ -17,9 +17,9 @@ from rlm_dspy import events as ev
 from rlm_dspy._aio import gathered
 from rlm_dspy.environments.base import HostFunction
 from rlm_dspy.errors import CallRefused
+from rlm_dspy.origin import Start, starting
 from rlm_dspy.redact import error_text
 from rlm_dspy.render import one_line
-from rlm_dspy.run import Start, starting
 from rlm_dspy.shapes import Shape, plain
 from rlm_dspy.signatures.child import Child
 from rlm_dspy.signatures.contract import FunctionInfo

@@ -18,11 +18,12 @@ from rlm_dspy.ledger import spending
 from rlm_dspy.loop import Ending, Loop, kept_outputs
 from rlm_dspy.metering import Meter
 from rlm_dspy.options import lms_of
+from rlm_dspy.origin import running
 from rlm_dspy.providers import diagnose, secrets
 from rlm_dspy.recording import Replayed
 from rlm_dspy.redact import error_text, hide
 from rlm_dspy.render import one_line
-from rlm_dspy.run import Run, running
+from rlm_dspy.run import Run
 from rlm_dspy.streaming import Home, bridged
 from rlm_dspy.trajectory import Outcome, Trajectory
 from rlm_dspy.tree import lent

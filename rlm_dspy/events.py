@@ -186,7 +186,8 @@ class ChildEnded(Event):
 @dataclass(frozen=True, kw_only=True)
 class Executed(Event):
     """The turn's code ran. ``output`` is all it gave (before truncation for the prompt), ``lost`` the variables that
-    a restart of the session cost, ``notices`` what the root is told of its calls besides."""
+    a restart of the session cost, ``notices`` what the root is told of its calls besides, ``images`` what was
+    displayed, each a media type and base64 text."""
 
     kind: ClassVar[str] = "executed"
     turn: int
@@ -195,6 +196,7 @@ class Executed(Event):
     submitted: bool = False
     lost: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    images: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
     host_seconds: float = 0.0
 

@@ -253,6 +253,8 @@ def event_of(data: dict[str, Any], value: Callable[[Any], Kept | None]) -> ev.Ev
             given = {name: value(item) for name, item in given.items()}
         elif field.name == "events":
             given = tuple(event_of(item, value) for item in given)
+        elif field.name == "images":
+            given = tuple((kind_, data_) for kind_, data_ in given)
         elif field.name in _TUPLES and isinstance(given, list):
             given = tuple(given)
         fields[field.name] = given

@@ -25,7 +25,7 @@ from rlm_dspy import inputs as inputs_
 from rlm_dspy._aio import caught, threads
 from rlm_dspy.aside import bounded, one_by_one
 from rlm_dspy.briefing import Briefing
-from rlm_dspy.calls import keeping_replies, spend
+from rlm_dspy.calls import keeping_replies, spend, varied
 from rlm_dspy.compaction import Compaction
 from rlm_dspy.environments.base import CellError, CellResult, Submission
 from rlm_dspy.errors import CallRefused
@@ -45,8 +45,6 @@ from rlm_dspy.window import overflowed, root_lm
 
 VALIDATION_SECONDS = 10.0
 """Time that checking a submission has at least, also where ``max_seconds`` ends in the middle of it."""
-SHAKEN = 0.7
-"""Temperature of the root's next reply after it has repeated itself."""
 SECOND_LOOK = 10.0
 """Seconds that mended code may run."""
 
@@ -324,13 +322,8 @@ class Loop:
         plain = type(act).forward is dspy.Predict.forward and isinstance(lm, dspy.LM)
         if not self.guide.circling or not plain:
             return {}
-        settings = {**lm.kwargs, **act.config}
-        set_to, rollout = settings.get("temperature"), settings.get("rollout_id")
-        if isinstance(set_to, bool) or not isinstance(set_to, (int, float)):
-            return {}
-        # A cached reply would be the same again, and another rollout has others.
-        rollout = self.run.turn if not isinstance(rollout, int) else rollout * 1_000 + self.run.turn
-        return {"config": {"temperature": max(set_to, SHAKEN), "rollout_id": rollout}}
+        config = varied(lm, act, self.run.turn)
+        return {"config": config} if "temperature" in config else {}
 
     async def _execute(self, code: str) -> dict[str, Any] | None:
         """Run the turn's code; the validated outputs if it submitted them."""
@@ -459,6 +452,7 @@ class Loop:
                 submitted=outputs is not None,
                 lost=result.lost,
                 notices=tuple(notices),
+                images=tuple((image.type, image.base64) for image in result.images),
                 seconds=result.seconds,
                 host_seconds=result.host_seconds,
             )

@@ -82,6 +82,13 @@ def trajectory_html(turns: Sequence[Turn]) -> str:
         shown = html.escape(printable(shorten(text, _SHOWN)))
         return f'<pre style="margin:0;white-space:pre-wrap;overflow-wrap:anywhere;text-align:left">{shown}</pre>'
 
+    def pictures(turn: Turn) -> str:
+        # As the source of an <img>, so that an SVG's scripts do not run.
+        return "".join(
+            f'<img style="max-width:100%" alt="" src="data:{html.escape(image.type)};base64,{image.base64}">'
+            for image in turn.images
+        )
+
     cell = 'style="vertical-align:top;text-align:left;padding:4px 8px;border-top:1px solid #8884"'
     rows = []
     for turn in turns:
@@ -94,7 +101,7 @@ def trajectory_html(turns: Sequence[Turn]) -> str:
             f"<tr><td {cell}><b{colour}>{turn.number}</b><br><small>{turn.seconds:.1f} s</small></td>"
             f"<td {cell}>{block(turn['reasoning'])}</td>"
             f"<td {cell}>{block(turn['code'])}{calls}</td>"
-            f"<td {cell}{colour}>{block(turn['output'])}</td></tr>"
+            f"<td {cell}{colour}>{block(turn['output'])}{pictures(turn)}</td></tr>"
         )
     head = "".join(f"<th {cell}>{name}</th>" for name in ("turn", "reasoning", "code", "output"))
     return (

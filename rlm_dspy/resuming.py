@@ -6,8 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlm_dspy import engine, submit
-from rlm_dspy import run as runs
+from rlm_dspy import engine, origin, submit
 from rlm_dspy.environments.base import Submission
 from rlm_dspy.errors import ConfigurationError, RecordingError
 from rlm_dspy.journals import Journal
@@ -55,7 +54,7 @@ async def _again(session: RLMSession, recording: Recording) -> list[Difference]:
             raise RecordingError(f"the input {name!r} of call {started.call} was not recorded: {why}")
         values[name] = stored.value()
     bound = session.again(values)
-    with runs.within(session):
+    with origin.within(session):
         run = as_recorded(session.program, started)._run(bound, None)
     run.recording, recording.run = recording, run
     try:

@@ -1,18 +1,14 @@
 """One call of an RLM: all of its state, none of it on the module.
 
 A `Run` holds the ledger, the event log, the conversation and the interpreter session of one call, and knows how to
-stop. `rlm_dspy.loop` drives it. A run that is started inside another one, as its child or by a tool or module of it,
-knows that run, and what it uses counts there as well.
+stop. `rlm_dspy.loop` drives it. What it shares with the runs around it is said by `rlm_dspy.origin`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import dspy
@@ -21,14 +17,13 @@ from rlm_dspy.environments.base import Session
 from rlm_dspy.events import EventLog
 from rlm_dspy.ledger import Ledger
 from rlm_dspy.limits import Limits
-from rlm_dspy.prices import Prices
+from rlm_dspy.origin import Origin
 from rlm_dspy.signatures.conversation import Conversation
 from rlm_dspy.tree import Tree
 
 if TYPE_CHECKING:
     from rlm_dspy.recording import Recording
     from rlm_dspy.rlm import RLM
-    from rlm_dspy.sessions import RLMSession
 
 
 class Stopped(Exception):
@@ -37,67 +32,6 @@ class Stopped(Exception):
     def __init__(self, limit: str) -> None:
         super().__init__(limit)
         self.limit = limit
-
-
-@dataclass
-class Start:
-    """How the next run in a context is started: as a child of ``parent``.
-
-    Attributes:
-        parent: The run whose code asks for it.
-        lm: Plays its root, where it is not the one that would.
-        begun: Called with the run when there is one.
-        run: The run.
-    """
-
-    parent: Run
-    lm: Any = None
-    begun: Callable[[Run], None] | None = None
-    run: Run | None = None
-
-
-_starting: contextvars.ContextVar[Start | None] = contextvars.ContextVar("rlm_dspy_start", default=None)
-_current: contextvars.ContextVar[Run | None] = contextvars.ContextVar("rlm_dspy_run", default=None)
-_within: contextvars.ContextVar[RLMSession | None] = contextvars.ContextVar("rlm_dspy_session", default=None)
-
-TIME_SHARE = 0.9
-"""Share of the time left to its parent that a child may take, so that its answer is of use before that time is up."""
-
-
-@contextlib.contextmanager
-def starting(start: Start) -> Iterator[None]:
-    """The next RLM that is called inside is started as ``start`` says."""
-    token = _starting.set(start)
-    try:
-        yield
-    finally:
-        _starting.reset(token)
-
-
-@contextlib.contextmanager
-def within(session: RLMSession) -> Iterator[None]:
-    """The next RLM that is called inside is a call of ``session``."""
-    token = _within.set(session)
-    try:
-        yield
-    finally:
-        _within.reset(token)
-
-
-def current() -> Run | None:
-    """The run that this context belongs to, as the context of a tool does; None outside of runs."""
-    return _current.get()
-
-
-@contextlib.contextmanager
-def running(run: Run) -> Iterator[None]:
-    """What is called inside belongs to ``run``."""
-    token, started = _current.set(run), _starting.set(None)
-    try:
-        yield
-    finally:
-        _starting.reset(started)
-        _current.reset(token)
 
 
 class Run:
@@ -135,53 +69,37 @@ class Run:
         limits: Limits,
         factory: Callable[[], Any],
     ) -> None:
-        start = _starting.get()
-        _starting.set(None)
-        self.within = _within.get()
-        _within.set(None)
-        self.recording: Recording | None = None
-        # In threads of DSPy's own (``dspy.Parallel``) only its settings are there.
-        parent: Run | None = _current.get() or getattr(dspy.settings.usage_tracker, "run", None)
+        origin = Origin.here()
+        asker, start, limits = origin.asker, origin.start, origin.limits(limits)
+        above = origin.same_program(program)
         self.id = uuid.uuid4().hex
-        self.parent = parent
-        self.depth: int = 0 if parent is None else parent.depth + 1
-        child = start is not None and start.parent is parent
-        mine = child and start is not None and start.parent.program.act is program.act
-        left = parent.ledger.seconds_left if child and parent is not None else None
-        if left is not None:
-            most = max(0.001, left * TIME_SHARE)
-            limits = replace(limits, max_seconds=most if limits.max_seconds is None else min(limits.max_seconds, most))
-        self.generation: int = start.parent.generation + 1 if mine and start is not None else 0
-        self.levels: int = start.parent.levels - 1 if mine and start is not None else limits.max_depth - 1
+        self.parent = origin.parent
+        self.within = origin.session
+        self.depth: int = 0 if origin.parent is None else origin.parent.depth + 1
+        self.generation: int = 0 if above is None else above.generation + 1
+        self.levels: int = (limits.max_depth if above is None else above.levels) - 1
+        self.recording: Recording | None = None
         self.program: RLM = program
         self.signature: type[dspy.Signature] = program.signature
         self.inputs = inputs
         self.tools: dict[str, dspy.Tool] = program.tools
         self.limits = limits
-        above = self.within.ledger if self.within is not None else parent.ledger if parent is not None else None
-        self.ledger: Ledger = Ledger(
-            limits,
-            above,
-            Prices(program.prices) if parent is None or program.prices else None,
-            counts=child or self.within is not None,
-            deeper=self.within is None,
-        )
-        self.tree: Tree = parent.tree if parent is not None and child else Tree(limits, parent.tree if parent else None)
-        self.counted_by = parent.ledger if parent is not None and child else None
-        asked_for = start.lm if start is not None and child else None
-        self.root_lm: Any = asked_for or program.routes.at(self.generation, "root")
+        self.ledger: Ledger = origin.ledger(limits, program.prices)
+        self.tree: Tree = origin.tree(limits)
+        self.counted_by = None if asker is None else asker.ledger
+        self.root_lm: Any = (start and start.lm) or program.routes.at(self.generation, "root")
         self.factory = factory
         self.conversation = self.within.conversation if self.within is not None else Conversation("")
         self.turn = 0
         self.output_chars: int = program.max_output_chars
         self.extracted = False
         self.session: Session
-        self.events: EventLog = EventLog(self, parent.events if parent is not None and child else None)
+        self.events: EventLog = EventLog(self, None if asker is None else asker.events)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cancelled_before = 0
         self._bounds: list[_Bound] = []
         self._stop_reason: str | None = None
-        if start is not None and child:
+        if start is not None:
             start.run = self
             if start.begun is not None:
                 start.begun(self)

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
-from rlm_dspy import engine, watched
+from rlm_dspy import engine, origin, watched
 from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
-from rlm_dspy import run as runs
 from rlm_dspy._aio import run_sync
 from rlm_dspy.environments.base import Session
 from rlm_dspy.errors import ConfigurationError, SessionError
@@ -108,7 +107,7 @@ class RLMSession:
     def __init__(self, program: RLM, path: str | PathLike[str] | None = None, **limits: Any) -> None:
         self.program = program
         self.conversation = Conversation("")
-        outer = runs.current()
+        outer = origin.current()
         self.ledger = Ledger(_limits(limits), outer.ledger if outer else None, Prices(program.prices), counts=False)
         self.report: ResumeReport | None = None
         self.room: list[int] = [ev.ALL_IN_MEMORY]
@@ -251,7 +250,7 @@ class RLMSession:
                 return prediction
 
             try:
-                with runs.within(self), ev.subscribe(self._journal) if self._journal else contextlib.nullcontext():
+                with origin.within(self), ev.subscribe(self._journal) if self._journal else contextlib.nullcontext():
                     yield values, done
             except inputs_.InputError:
                 # Never arrived: later calls do not have to do with it.

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlm_dspy import events as ev
-from rlm_dspy import kept, resuming, watched
-from rlm_dspy import run as runs
+from rlm_dspy import kept, origin, resuming, watched
 from rlm_dspy import snapshot_code as cells
 from rlm_dspy._aio import threads
 from rlm_dspy.definitions import definitions
@@ -254,7 +253,7 @@ _NO_RESULTS = "a saved session keeps variables, not results; only a journal can 
 
 
 async def _restore(session: RLMSession, data: dict[str, Any], values: dict[str, Any]) -> None:
-    with runs.within(session):
+    with origin.within(session):
         run = session.program._run(session.placeholders(), None)
     interpreter = session.interpreter(run)
     await watched.open_session(interpreter)

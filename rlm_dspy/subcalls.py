@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from rlm_dspy import adhoc
 from rlm_dspy._aio import gathered
-from rlm_dspy.calls import spend
+from rlm_dspy.calls import spend, varied
 from rlm_dspy.environments.base import HostFunction
 from rlm_dspy.environments.codec import FailedCall
 from rlm_dspy.errors import CallFailed
@@ -36,9 +35,6 @@ from rlm_dspy.window import overflowed
 if TYPE_CHECKING:
     from rlm_dspy.functions import Recorder
     from rlm_dspy.run import Run
-
-FRESH_TEMPERATURE = 0.7
-"""Temperature of a sub-call that is asked afresh, where the LM has 0, which would give the same answer again."""
 
 LLM_QUERY = FunctionInfo(
     "llm_query(prompt: str) -> str",
@@ -60,12 +56,21 @@ PREDICT_BATCHED = FunctionInfo(
 
 @dataclass(frozen=True)
 class Kind:
-    """One sort of sub-call: the function's name, the role it is counted for, the module, and its shape."""
+    """One sort of sub-call.
+
+    Attributes:
+        name: Of the function.
+        role: It is counted for.
+        module: Answers.
+        shape: Of the module.
+        known_by: What its answers are remembered by, the same as long as the tree lives.
+    """
 
     name: str
     role: str
     module: dspy.Module
     shape: Shape
+    known_by: Hashable
 
 
 class SubCalls:
@@ -82,7 +87,6 @@ class SubCalls:
         self._text = PlainTextAdapter(dspy.settings.adapter)
         self._typed = TypedAdapter(dspy.settings.adapter)
         self._kinds: dict[str, tuple[tuple[Any, Any], Kind]] = {}
-        self._fresh = itertools.count(1)
         self._under_way = 0
         self.in_a_row = 0
         """Single calls of the turn so far that were made one after the other."""
@@ -154,19 +158,21 @@ class SubCalls:
         # An optimiser may give a predictor another signature; DSPy collects a signature's fields anew at each look.
         now = (module, getattr(module, "signature", None))
         if kind is None or seen[0] is not now[0] or seen[1] is not now[1]:
-            kind = Kind(name, "sub" if name == "llm_query" else name, module, Shape.of(module))
+            kind = Kind(name, "sub" if name == "llm_query" else name, module, Shape.of(module), id(module))
             self._kinds[name] = now, kind
         return kind
 
     def _adhoc(self, signature: Any, types: Any, instructions: Any) -> Kind:
         if not isinstance(signature, str):
             raise TypeError('predict takes a signature text first, such as "text -> label: bool"')
-        made = adhoc.signature(signature, types, str(instructions))
-        known = self._run.tree.adhoc
-        if made not in known:
+        key, made = adhoc.keyed(signature, types, str(instructions))
+
+        def kind() -> Kind:
             module = RolePredict(made)
-            known[made] = Kind("predict", "predict", module, Shape.of(module))
-        return known[made]
+            return Kind("predict", "predict", module, Shape.of(module), key)
+
+        found: Kind = self._run.tree.adhoc.get(key, kind)
+        return found
 
     # ------------------------------------------------------------------------------------------------- the calls
 
@@ -291,11 +297,8 @@ class SubCalls:
         most = self._run.limits.sub_max_tokens
         config: dict[str, Any] = {} if most is None else {"max_tokens": most}
         if fresh:
-            config["rollout_id"] = next(self._fresh)
             chosen = lm or getattr(module, "lm", None) or dspy.settings.lm
-            temperature = {**getattr(chosen, "kwargs", {}), **module.config}.get("temperature")
-            if isinstance(temperature, (int, float)) and temperature < FRESH_TEMPERATURE:
-                config["temperature"] = FRESH_TEMPERATURE
+            config |= varied(chosen, module, next(self._run.tree.rollouts))
         return config
 
     def _lm(self, module: dspy.Module) -> Any:
@@ -406,7 +409,7 @@ def _key(kind: Kind, lm: Any, row: Mapping[str, Any]) -> tuple[Any, ...]:
     for name, value in row.items():
         digest.update(f"{name}:{type(value).__name__}:".encode())
         digest.update((value if isinstance(value, str) else repr(value)).encode("utf-8", "surrogatepass"))
-    return id(kind.module), id(lm), digest.digest()
+    return kind.known_by, id(lm), digest.digest()
 
 
 def _length(value: Any) -> int:

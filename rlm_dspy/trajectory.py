@@ -7,10 +7,12 @@ written for ``dspy.RLM`` (3.4), whose ``trajectory`` is such a list of dicts, re
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 from typing import Any, Literal, SupportsIndex, overload
 
 from rlm_dspy import events as ev
+from rlm_dspy.environments.base import Image
 
 Status = Literal["submitted", "extracted", "failed", "direct"]
 
@@ -51,6 +53,7 @@ class Turn(dict[str, str]):
         calls: The host calls made by the code, as ``(name, seconds, error)`` in the order they ended.
         seconds: Wall time of the turn: the LM's reply and the execution.
         lost: Variables that a restart of the session cost during this turn.
+        images: What the code displayed, where the environment takes pictures (``ipython``).
     """
 
     number: int
@@ -60,6 +63,7 @@ class Turn(dict[str, str]):
     calls: tuple[tuple[str, float, str | None], ...]
     seconds: float
     lost: tuple[str, ...]
+    images: tuple[Image, ...]
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class Turn(dict[str, str]):
         calls: Iterable[tuple[str, float, str | None]] = (),
         seconds: float = 0.0,
         lost: Iterable[str] = (),
+        images: Iterable[Image] = (),
     ) -> None:
         super().__init__(reasoning=reasoning, code=code, output=output)
         self.number = number
@@ -83,6 +88,7 @@ class Turn(dict[str, str]):
         self.calls = tuple(calls)
         self.seconds = seconds
         self.lost = tuple(lost)
+        self.images = tuple(images)
 
     reasoning = property(lambda self: self["reasoning"])
     code = property(lambda self: self["code"])
@@ -138,6 +144,7 @@ class Trajectory(list[Turn]):
                 case ev.Executed():
                     turn.update(output=event.output, lost=event.lost, error=event.error is not None)
                     turn["seconds"] += event.seconds
+                    turn["images"] = [Image(kind, base64.b64decode(data)) for kind, data in event.images]
                 case ev.TurnEnded():
                     turn.update(shown=event.observation, error=event.error)
                     turn["output"] = turn.get("output") or event.observation

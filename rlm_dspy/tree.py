@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import itertools
 import threading
-from collections import deque
-from collections.abc import AsyncIterator
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Hashable
 from typing import Any
 
 from rlm_dspy.limits import Limits
@@ -164,6 +165,35 @@ async def lent() -> AsyncIterator[None]:
         await hold.take_back()
 
 
+class Recent:
+    """The things last used, by key; what was not used for longest is let go. Thread-safe.
+
+    Args:
+        most: How many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What is kept for ``key``; what ``make`` gives where nothing is."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        made = make()
+        with self._lock:
+            kept = self._kept.setdefault(key, made)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return kept
+
+
 class Tree:
     """What all runs below one root share.
 
@@ -176,8 +206,10 @@ class Tree:
         self.calls: Gate = Gate(limits.max_concurrency, outer.calls if outer else None)
         self.answers: dict[Any, asyncio.Future[Any]] = {}
         """What sub-calls were answered, or are being answered, by what was asked of whom."""
-        self.adhoc: dict[Any, Any] = {}
-        """The predictors of signatures that code has written, by signature."""
+        self.adhoc: Recent = Recent(16)
+        """The predictors of the signatures that code wrote last."""
+        self.rollouts: itertools.count[int] = outer.rollouts if outer else itertools.count(1)
+        """Numbers of sub-calls that are asked afresh, so that no two of them are one to DSPy's cache."""
         self._width = limits.max_children
         self._children: dict[int, Gate] = {}
         self._lock = threading.Lock()

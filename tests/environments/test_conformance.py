@@ -19,6 +19,16 @@ CASES = {
     "inprocess": (lambda: InProcess(timeout=LIMIT)(), ("process", "output", "kill")),
     "bubblewrap": (lambda: environments.get("local", timeout=LIMIT, layer="bubblewrap")(), ()),
     "landlock": (lambda: environments.get("local", timeout=LIMIT, layer="landlock")(), ()),
+    "ipython": (lambda: environments.get("ipython", timeout=LIMIT)(), ()),
+    "ipython-inprocess": (
+        lambda: environments.get("ipython", shell="inprocess", timeout=LIMIT)(),
+        ("process", "output", "kill"),
+    ),
+    # A kernel has threads of its own, which complain about descriptors that code has closed under them.
+    "ipython-kernel": (
+        lambda: environments.get("ipython", shell="kernel", timeout=LIMIT)(),
+        ("closed_descriptors_do_no_harm",),
+    ),
 }
 
 

@@ -58,7 +58,7 @@ def _this_module() -> Any:
 
 def test_built_in_names_come_without_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_entry_points", list)
-    assert environments.names() == ["local", "subprocess", "inprocess"]
+    assert environments.names() == ["local", "subprocess", "inprocess", "ipython"]
     assert environments.get("local", timeout=5) == environments.local(timeout=5)
     assert environments.get("subprocess") == environments.subprocess()
 

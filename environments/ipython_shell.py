@@ -1,0 +1,208 @@
+"""IPython's shell round the cells of `rlm_dspy.environments.cells`: magics, ``!command``, rich display, ``Out``.
+
+The cells still run as all cells do, so output caps, interrupts, tracebacks, ``await`` and SUBMIT are the same. IPython
+turns the text of a cell into Python, formats the last value, and takes what is displayed.
+
+This module travels into the sandbox as source text: Python 3.8 syntax, and IPython of any version that runs there.
+"""
+
+# ruff: noqa: UP031
+from __future__ import annotations
+
+import atexit
+import base64
+import shutil
+import subprocess
+import sys
+import tempfile
+import types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
+MOST_IMAGES = 8
+"""Images kept of one cell."""
+MOST_BYTES = 4_000_000
+"""Bytes that one kept image may have."""
+SHOWN_HTML = 2_000
+"""Characters shown of an HTML text that has no plain one."""
+
+
+class Shell:
+    """An IPython shell whose namespace is that of ``module``.
+
+    Args:
+        module: Where cells run.
+        sole: There is no other shell in the process: this one is what ``IPython.get_ipython()`` gives.
+
+    Raises:
+        ImportError: There is no IPython.
+    """
+
+    def __init__(self, module: types.ModuleType, sole: bool) -> None:
+        from IPython import version_info
+        from IPython.core.interactiveshell import InteractiveShell
+        from traitlets.config import Config
+
+        kept = set(module.__dict__)
+        self._folder = tempfile.mkdtemp(prefix="rlm-dspy-ipython-")
+        config = Config()
+        config.HistoryManager.enabled = False
+        config.InteractiveShell.colors = "nocolor" if version_info[0] >= 9 else "NoColor"
+        config.InteractiveShell.xmode = "Plain"
+        hooks = sys.displayhook, sys.excepthook
+        if sole and InteractiveShell.initialized():
+            # In a kernel: its shell is the one that everything asks for.
+            self.ipython: Any = InteractiveShell.instance()
+            self.ipython.user_module, self.ipython.user_ns = module, module.__dict__
+            self.ipython.init_user_ns()
+        else:
+            make = InteractiveShell.instance if sole else InteractiveShell
+            # A profile's folder of its own: nothing is read from or written to the user's.
+            self.ipython = make(
+                config=config, ipython_dir=self._folder, user_module=module, user_ns=module.__dict__
+            )
+        sys.displayhook, sys.excepthook = hooks
+        atexit.unregister(self.ipython.atexit_operations)
+        self.ipython.system = self._system
+        self.ipython.ask_exit = self._exit
+        self.ipython.set_hook("show_in_pager", self._page, 0)
+        self.publisher: Any = publisher(self.publish, self.ipython)
+        self.ipython.display_pub = self.publisher
+        namespace = module.__dict__
+        if sole:
+            from IPython.display import display
+        else:
+            # IPython's own asks for the one shell of the process.
+            display = self._display
+        namespace["display"] = display
+        self.hidden = {name: namespace[name] for name in set(namespace) - kept}
+        self._images: list[list[Any]] = []
+
+    def close(self) -> None:
+        """Remove the profile's folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # ------------------------------------------------------------------------------------------------- a cell
+
+    def source(self, code: str) -> str:
+        """The cell as Python: magics and commands become calls of ``get_ipython()``."""
+        transformed: str = self.ipython.transform_cell(code)
+        history = self.ipython.history_manager
+        history.input_hist_parsed.append(transformed)
+        history.input_hist_raw.append(code)
+        self.ipython.events.trigger("pre_execute")
+        return transformed
+
+    def ended(self) -> list[list[Any]]:
+        """The cell is over; gives its images as ``[type, bytes]``. Figures that it left open are shown."""
+        self.ipython.events.trigger("post_execute")
+        self.ipython.execution_count += 1
+        images, self._images = self._images, []
+        return images
+
+    def text(self, value: Any) -> str | None:
+        """The value of a last expression as text; it becomes ``_`` and an item of ``Out``, its images are kept."""
+        data, _ = self.ipython.display_formatter.format(value)
+        hook = self.ipython.displayhook
+        hook.update_user_ns(value)
+        self._keep(data)
+        return _plain(data) if data else None
+
+    # ------------------------------------------------------------------------------------------------- display
+
+    def publish(self, data: dict[str, Any]) -> None:
+        """Take what was displayed: its text is printed, its image kept."""
+        self._keep(data)
+        text = _plain(data)
+        if text is not None:
+            print(text)
+
+    def _keep(self, data: dict[str, Any]) -> None:
+        for kind in IMAGES:
+            image = data.get(kind)
+            if image is None:
+                continue
+            if isinstance(image, str):
+                image = image.encode() if kind == "image/svg+xml" else base64.b64decode(image)
+            if len(self._images) >= MOST_IMAGES or len(image) > MOST_BYTES:
+                print("[an image of %d bytes is not kept]" % len(image))
+            else:
+                self._images.append([kind, bytes(image)])
+            return
+
+    def _display(self, *values: Any, **options: Any) -> None:
+        """Show values in the richest form that they have; images are kept."""
+        for value in values:
+            if options.get("raw"):
+                self.publish(value)
+                continue
+            data, _ = self.ipython.display_formatter.format(
+                value, include=options.get("include"), exclude=options.get("exclude")
+            )
+            # Without data the object has displayed itself.
+            if data:
+                self.publish(data)
+
+    # ------------------------------------------------------------------------------------------------- commands
+
+    def _system(self, command: str) -> None:
+        """``!command``: no terminal, nothing to read from; the output is the cell's."""
+        command = self.ipython.var_expand(command, depth=1)
+        shell = shutil.which("bash")
+        process = subprocess.Popen(
+            command,
+            shell=True,
+            executable=shell,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                sys.stdout.write(line)
+            self.ipython.user_ns["_exit_code"] = process.wait()
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+
+    def _page(self, _: Any, text: Any, *__: Any, **___: Any) -> None:
+        """What ``name?`` tells, printed: there is no pager."""
+        print(text.get("text/plain", "") if isinstance(text, dict) else text)
+
+    def _exit(self) -> None:
+        raise SystemExit
+
+
+def publisher(take: Callable[[dict[str, Any]], Any], shell: Any) -> Any:
+    """An IPython display publisher that hands what is displayed to ``take``."""
+    from IPython.core.displaypub import DisplayPublisher
+
+    class Publisher(DisplayPublisher):
+        def publish(self, data: Any, *_: Any, **__: Any) -> None:
+            take(data)
+
+        def clear_output(self, wait: bool = False) -> None:
+            pass
+
+    return Publisher(parent=shell, shell=shell)
+
+
+def _plain(data: dict[str, Any]) -> str | None:
+    for kind in ("text/markdown", "text/latex"):
+        if isinstance(data.get(kind), str):
+            return str(data[kind])
+    text = data.get("text/plain")
+    html = data.get("text/html")
+    if html is not None and (text is None or str(text).startswith("<IPython.core.display.")):
+        html = str(html)
+        return html if len(html) <= SHOWN_HTML else html[:SHOWN_HTML] + " ..."
+    return None if text is None else str(text)
