@@ -7,6 +7,7 @@ on the sandbox's own disk, so all that code prints or submits is there a second 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Unpack
@@ -54,7 +55,7 @@ class Daytona(CloudEnvironment):
     name = "daytona"
     provider = "Daytona"
     extra = "daytona"
-    modules = ("daytona",)
+    module = "daytona"
     variables = ("DAYTONA_API_KEY",)
     machine = "a sandboxed container of Daytona"
 
@@ -208,7 +209,13 @@ class _Sandbox(Remote):
         self._command = call(start())
 
     def output(self) -> Iterator[str]:
-        return iterate(self._log())
+        yield from iterate(self._log())
+        with contextlib.suppress(Exception):
+            ended = call(self._sandbox.process.get_session_command(_SESSION, self._command), _STATE_SECONDS)
+            if ended.exit_code is not None:
+                # As a shell tells it.
+                code = int(ended.exit_code)
+                self.status = f"killed by signal {code - 128}" if code > 128 else f"exited with status {code}"
 
     async def _log(self) -> AsyncIterator[str]:
         """The log as an iterator; the SDK reads on when a piece was taken."""
@@ -237,13 +244,6 @@ class _Sandbox(Remote):
 
     def send(self, data: bytes) -> None:
         call(self._sandbox.process.send_session_command_input(_SESSION, self._command, data.decode("ascii")))
-
-    def status(self) -> str:
-        try:
-            ended = call(self._sandbox.process.get_session_command(_SESSION, self._command), _STATE_SECONDS)
-        except Exception:
-            return ""
-        return "" if ended.exit_code is None else f"its Python exited with status {int(ended.exit_code)}"
 
     def state(self) -> str:
         try:

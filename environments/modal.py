@@ -69,7 +69,7 @@ class Modal(CloudEnvironment):
     name = "modal"
     provider = "Modal"
     extra = "modal"
-    modules = ("modal", "modal.exception")
+    module = "modal"
     variables = ("MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET")
     machine = "a sandboxed container of Modal"
 
@@ -230,22 +230,15 @@ class _Sandbox(Remote):
 
     def output(self) -> Iterator[bytes]:
         yield from self._process.stdout
-        self.keep_stderr(self._process.stderr.read().decode("utf-8", "replace"))
+        with contextlib.suppress(Exception):
+            self.keep_stderr(call(self._process.stderr.read.aio(), _STATE_SECONDS).decode("utf-8", "replace"))
+            code = call(self._process.wait.aio(), _STATE_SECONDS)
+            # As a shell tells it.
+            self.status = f"killed by signal {code - 128}" if code > 128 else f"exited with status {code}"
 
     def send(self, data: bytes) -> None:
         self._process.stdin.write(data)
         self._process.stdin.drain()
-
-    def status(self) -> str:
-        try:
-            # The SDK warns where a process is asked for whose sandbox is gone.
-            there = call(self._sandbox.poll.aio(), _STATE_SECONDS) is None
-            code = call(self._process.poll.aio(), _STATE_SECONDS) if there else None
-        except Exception:
-            return ""
-        if code is None:
-            return ""
-        return f"its Python was killed by signal {code - 128}" if code > 128 else f"its Python exited with status {code}"
 
     def state(self) -> str:
         code = call(self._sandbox.poll.aio(), _STATE_SECONDS)

@@ -116,6 +116,10 @@ class Program:
                 view = view[stdin.write(view) :]
             self._received += len(new)
 
+    def wait(self) -> None:
+        """Wait for its end."""
+        self._reaper.join()
+
     def kill(self) -> None:
         """Kill it and what it started, and wait until that is over."""
         if self._process.returncode is None:

@@ -62,7 +62,9 @@ class ModalCloud(Cloud):
     def __enter__(self) -> ModalCloud:
         async def start() -> None:
             self._server = grpclib.server.Server([_control(self), _router(self)])
-            listening = socket.create_server(("127.0.0.1", 0))
+            # By its protocol's number asyncio knows that it must not wait for more to send (TCP_NODELAY).
+            listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            listening.bind(("127.0.0.1", 0))
             self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
             await self._server.start(sock=listening)
 
@@ -306,7 +308,14 @@ class _Router(TaskCommandRouterBase):
         status = self.cloud.program(request).status
         if status is None:
             return router.TaskExecPollResponse()
-        return router.TaskExecPollResponse(**({"code": status} if status >= 0 else {"signal": -status}))
+        return router.TaskExecPollResponse(**_ended(status))
+
+    async def TaskExecWait(self, stream: Any) -> None:  # noqa: N802
+        request = await self.cloud.begin("TaskExecWait", stream)
+        program = self.cloud.program(request)
+        await self.in_thread(program.wait)
+        status = program.status or 0
+        await stream.send_message(router.TaskExecWaitResponse(**_ended(status)))
 
     async def in_thread(self, function: Any, *args: Any) -> Any:
         """As ``asyncio.to_thread``, in a thread of its own: these may block for long."""
@@ -359,6 +368,10 @@ class _Router(TaskCommandRouterBase):
                 await news.wait()
         finally:
             stop()
+
+
+def _ended(status: int) -> dict[str, int]:
+    return {"code": status} if status >= 0 else {"signal": -status}
 
 
 def _control(cloud: ModalCloud) -> Any:
