@@ -5,6 +5,7 @@
     environments.local(memory="2GiB")       # the default: a confined process of this Python
     environments.subprocess()               # a process of its own, not confined: for trusted code
     environments.inprocess()                # exec in this process: for trusted code and tests
+    environments.e2b(template="base")       # a microVM at E2B; environments.prime(): a VM at Prime Intellect
     environments.ipython(within="local")     # IPython's cells in any of the others
     environments.get("local", timeout=30)   # by name; `names` lists them
 
@@ -21,6 +22,8 @@ The rooms of this folder:
     subprocess_env.py  a process of its own, not confined
     inprocess.py       exec in this process
     ipython_env.py     IPython's cells, in any environment; ipython_shell.py runs them; kernel.py a Jupyter kernel
+    cloud.py           what environments at a provider share: e2b.py, prime.py
+    remote.py          a sandbox there as a stream; loops.py drives SDKs that are asynchronous only; _compat.py
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
     worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
@@ -59,11 +62,13 @@ if TYPE_CHECKING:
         Submission,
         Transport,
     )
+    from rlm_dspy.environments.e2b import E2B
     from rlm_dspy.environments.inprocess import InProcess
     from rlm_dspy.environments.interpreter import Interpreter
     from rlm_dspy.environments.ipython_env import IPython
     from rlm_dspy.environments.local import Local
     from rlm_dspy.environments.pool import warm
+    from rlm_dspy.environments.prime import Prime
     from rlm_dspy.environments.registry import from_options, get, names
     from rlm_dspy.environments.subprocess_env import Subprocess
 
@@ -72,6 +77,7 @@ _WHERE = {
     "CellError": "base",
     "CellResult": "base",
     "Description": "base",
+    "E2B": "e2b",
     "Environment": "base",
     "HostFunction": "base",
     "IPython": "ipython_env",
@@ -82,6 +88,7 @@ _WHERE = {
     "InProcess": "inprocess",
     "Interpreter": "interpreter",
     "Local": "local",
+    "Prime": "prime",
     "Subprocess": "subprocess_env",
     "from_options": "registry",
     "get": "registry",
@@ -94,6 +101,7 @@ __all__ = [
     "CellError",
     "CellResult",
     "Description",
+    "E2B",
     "Environment",
     "HostFunction",
     "IPython",
@@ -101,16 +109,19 @@ __all__ = [
     "InProcess",
     "Interpreter",
     "Local",
+    "Prime",
     "Session",
     "Submission",
     "Subprocess",
     "Transport",
+    "e2b",
     "from_options",
     "get",
     "inprocess",
     "ipython",
     "local",
     "names",
+    "prime",
     "subprocess",
     "warm",
 ]
@@ -144,6 +155,20 @@ def ipython(**options: Any) -> IPython:
     return IPython(**options)
 
 
+def e2b(**options: Any) -> E2B:
+    """A microVM at E2B for every session; see `rlm_dspy.environments.e2b.E2B` for the options."""
+    from rlm_dspy.environments.e2b import E2B
+
+    return E2B(**options)
+
+
+def prime(**options: Any) -> Prime:
+    """A VM at Prime Intellect for every session; see `rlm_dspy.environments.prime.Prime` for the options."""
+    from rlm_dspy.environments.prime import Prime
+
+    return Prime(**options)
+
+
 class _Room(types.ModuleType):
     """Keeps the functions above where importing a module of the same name would put that module in their place.
 
@@ -151,7 +176,7 @@ class _Room(types.ModuleType):
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("local", "subprocess", "inprocess") and isinstance(value, types.ModuleType):
+        if name in ("local", "subprocess", "inprocess", "e2b", "prime") and isinstance(value, types.ModuleType):
             return
         super().__setattr__(name, value)
 

@@ -441,6 +441,8 @@ def connect(environment: Environment) -> Channel:
         if environment.shell is not None:
             _start_shell(channel, environment)
     except ChannelClosed as error:
+        # The reader thread is at it; whoever is told of the failure finds nothing left.
+        channel.close()
         raise SandboxUnavailableError(f"the {environment.name!r} environment did not start: {error}") from None
     except BaseException:
         channel.close()

@@ -28,8 +28,10 @@ _BUILT_IN = {
     "subprocess": "rlm_dspy.environments.subprocess_env:Subprocess",
     "inprocess": "rlm_dspy.environments.inprocess:InProcess",
     "ipython": "rlm_dspy.environments.ipython_env:IPython",
+    "e2b": "rlm_dspy.environments.e2b:E2B",
+    "prime": "rlm_dspy.environments.prime:Prime",
 }
-_PLANNED = ("docker", "modal", "e2b", "daytona", "prime")
+_PLANNED = ("docker", "modal", "daytona")
 
 
 def names() -> list[str]:

@@ -42,6 +42,7 @@ DELETE_SECONDS = 20.0
 EXIT_SECONDS = 15.0
 """Seconds that deleting all sandboxes may take when the process exits."""
 _STDERR_TAIL = 4000
+_LEARN_SECONDS = 1.0
 
 logger = logging.getLogger("rlm_dspy.environments")
 
@@ -223,6 +224,7 @@ class _State:
         self._writing = threading.Lock()
         self._deleting = threading.Lock()
         self._deleted = False
+        self._received = threading.Event()
         with _lock:
             _live.add(self)
         threading.Thread(target=self._receive, name="rlm-dspy-remote", daemon=True).start()
@@ -239,6 +241,7 @@ class _State:
             error = failure
         # Told before the end is, so that whoever sees the end can ask for the reason.
         self._tell(error)
+        self._received.set()
         self.feed.end()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -259,6 +262,8 @@ class _State:
                 if self.remote.judge(error) == "rejected" and time.monotonic() < self.lives_until:
                     time.sleep(next(waits))
                     continue
+                # Where the program has ended, the other thread learns how.
+                self._received.wait(_LEARN_SECONDS)
                 self._tell(error)
                 raise BrokenPipeError(f"writing to it failed: {error_text(error, 500)}") from None
 
@@ -274,9 +279,10 @@ class _State:
             # The provider's clock began a little before ours.
             if time.monotonic() >= self.lives_until - 0.05 * self.remote.lifetime - 0.5:
                 parts.append(f"its lifetime of {self.remote.lifetime:g} seconds is over")
-            with contextlib.suppress(Exception):
-                if state := self.remote.state():
-                    parts.append(f"{self.remote.provider} says that it {state}")
+            if not status:
+                with contextlib.suppress(Exception):
+                    if state := self.remote.state():
+                        parts.append(f"{self.remote.provider} says that it {state}")
             if tail := self.remote.stderr.strip():
                 parts.append(f"its last messages: {tail}")
             self._why = "; ".join(part for part in parts if part)
@@ -307,6 +313,7 @@ class _State:
             return
         self.ended = True
         self.feed.end(drop=True)
+        _keeper.look()
         self.delete(DELETE_SECONDS)
 
     def close(self) -> None:
@@ -364,6 +371,11 @@ class _Keeper:
                 self._thread = threading.Thread(target=self._run, name="rlm-dspy-keeper", daemon=True)
                 self._thread.start()
 
+    def look(self) -> None:
+        """Something has ended."""
+        with self._changed:
+            self._changed.notify_all()
+
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -384,8 +396,7 @@ class _Keeper:
 
     def _renew(self, state: _State) -> None:
         state.renew()
-        with self._changed:
-            self._changed.notify_all()
+        self.look()
 
 
 def _end_all() -> None:

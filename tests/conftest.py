@@ -32,6 +32,8 @@ from rlm_dspy.environments.base import Environment
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 DEADLINE = 20.0
+# Threads that wait for work as long as the process lives.
+IDLE = ("rlm-dspy-spawner", "rlm-dspy-pool", "rlm-dspy-clouds")
 
 
 def eventually(true: Callable[[], Any], seconds: float = DEADLINE) -> bool:
@@ -70,7 +72,7 @@ def busy_threads(but: Collection[threading.Thread] = ()) -> list[str]:
         frame = frames.get(thread.ident or 0)
         if not thread.name.startswith("rlm-dspy") or frame is None:
             continue
-        waits = frame.f_code.co_name in ("_loop", "get") or thread.name in ("rlm-dspy-spawner", "rlm-dspy-pool")
+        waits = frame.f_code.co_name in ("_loop", "get") or thread.name in IDLE
         if not waits:
             stack = reversed(traceback.extract_stack(frame))
             busy.append(f"{thread.name}: " + " < ".join(f"{Path(at.filename).name}:{at.lineno}" for at in stack))

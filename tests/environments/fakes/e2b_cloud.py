@@ -37,6 +37,10 @@ class E2BCloud(HttpCloud):
         super().__init__()
         self.limit = 20
 
+    def exhaust(self) -> None:
+        """The account may have no further sandbox."""
+        self.limit = 0
+
     @property
     def environ(self) -> dict[str, str]:
         """The environment variables that lead the SDK here."""

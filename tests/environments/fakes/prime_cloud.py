@@ -30,14 +30,20 @@ class PrimeCloud(HttpCloud):
     Attributes:
         seconds_per_minute: How long one of ``timeout_minutes`` lasts.
         preparing: How often a new sandbox is still said to be on its way.
+        broke: The account has no money left.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.seconds_per_minute = 60.0
         self.preparing = 0
+        self.broke = False
         self._by_key: dict[str, Box] = {}
         self._inputs: set[str] = set()
+
+    def exhaust(self) -> None:
+        """The account may have no further sandbox."""
+        self.broke = True
 
     @property
     def environ(self) -> dict[str, str]:
@@ -86,6 +92,8 @@ class PrimeCloud(HttpCloud):
         return Reply(200, _about(box))
 
     def _create(self, asked: dict[str, Any]) -> Reply:
+        if self.broke:
+            return Reply(402, {"detail": "insufficient balance"})
         with self._lock:
             # The same request again is the same sandbox, also if that is gone.
             box = self._by_key.get(asked["idempotency_key"])

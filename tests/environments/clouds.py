@@ -1,0 +1,70 @@
+"""The providers whose environments are tested against loopback clouds, and what differs between them.
+
+A test takes the fixture ``cloud`` of `tests/environments/test_clouds.py`: the cloud, and the environment there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from rlm_dspy import environments
+from rlm_dspy.environments.base import Environment
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One provider.
+
+    Attributes:
+        name: Of the environment and its extra.
+        module: The SDK's.
+        fake: The module and class of the loopback cloud.
+        key: The variable that holds the key.
+        start, send: The operations that start a program, and write to it.
+        slow_429: The SDK itself waits for many seconds after "too many requests".
+        renewed: Lifetimes are extended as long as a session lives.
+    """
+
+    name: str
+    module: str
+    fake: tuple[str, str]
+    key: str
+    start: str
+    send: str
+    slow_429: bool = False
+    renewed: bool = False
+
+    @property
+    def missing(self) -> str | None:
+        """Why it cannot be tested here."""
+        if importlib.util.find_spec(self.module) is None:
+            return f"the SDK {self.module} is not installed: pip install 'rlm-dspy[{self.name}]'"
+        return None
+
+    def cloud(self) -> Any:
+        """The loopback cloud, to be entered."""
+        module, name = self.fake
+        return getattr(importlib.import_module(f"tests.environments.fakes.{module}"), name)()
+
+    def environment(self, **options: Any) -> Environment:
+        """The environment."""
+        return environments.get(self.name, **{"timeout": 60.0, **options})
+
+
+E2B = Provider("e2b", "e2b", ("e2b_cloud", "E2BCloud"), "E2B_API_KEY", "Start", "SendInput", renewed=True)
+PRIME = Provider(
+    "prime", "prime_sandboxes", ("prime_cloud", "PrimeCloud"), "PRIME_API_KEY", "Start", "SendInput", slow_429=True
+)
+PROVIDERS = (E2B, PRIME)
+
+
+def params(providers: tuple[Provider, ...] = PROVIDERS) -> list[Any]:
+    """For ``pytest.mark.parametrize``: each provider, skipped with the reason where its SDK is missing."""
+    return [
+        pytest.param(provider, id=provider.name, marks=[pytest.mark.skip(reason=provider.missing)] if provider.missing else [])
+        for provider in providers
+    ]
