@@ -27,6 +27,8 @@ The rooms of this folder:
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
     worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
+    given.py           what an environment gives its sessions, checked; prepare.py brings it into a worker;
+                       packages.py fetches packages; place.py is the worker's end; transfer.py moves files
     wire.py            frames; codec.py, scalars.py, arrays.py, records.py: values in them
     armour.py          frames on a stream that carries text only
     channel.py         the host's end of the stream; session.py a session on it; host_tasks.py the calls it serves;
@@ -51,6 +53,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlm_dspy.environments.base import (
+        BaseOptions,
         Bound,
         CellError,
         CellResult,
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
     from rlm_dspy.environments.subprocess_env import Subprocess
 
 _WHERE = {
+    "BaseOptions": "base",
     "Bound": "base",
     "CellError": "base",
     "CellResult": "base",
@@ -97,6 +101,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "BaseOptions",
     "Bound",
     "CellError",
     "CellResult",

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import abc
 import base64
-from collections.abc import Awaitable, Callable, Mapping
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypedDict, runtime_checkable
 
+from rlm_dspy.environments.given import checked_code, checked_files, checked_requirements
 from rlm_dspy.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -220,6 +222,9 @@ class BaseOptions(TypedDict, total=False):
     timeout: float | None
     max_output: int
     max_value: int
+    setup_code: str | None
+    packages: Sequence[str]
+    files: Mapping[str, str | os.PathLike[str] | bytes]
 
 
 class Environment(abc.ABC):
@@ -229,6 +234,12 @@ class Environment(abc.ABC):
         timeout: Seconds that one cell may compute, not counting the time it waits on host calls; None for no limit.
         max_output: Characters of output kept of one cell.
         max_value: Bytes that one value or one frame crossing from the sandbox may have.
+        setup_code: Python that every session has run before its first cell, and again after a restart. What it makes
+            is there; what it prints is shown only where it fails.
+        packages: Requirements such as ``"numpy>=2"``, or paths of wheels, that code can import. This host's pip
+            fetches them once for the Python of the sandbox, which needs no network for that.
+        files: Files and folders that every session finds in its working folder: their name there to a path of this
+            host, or to the bytes themselves. Of a folder, links that lead out of it are left out.
     """
 
     name: ClassVar[str]
@@ -239,7 +250,14 @@ class Environment(abc.ABC):
     """``"ipython"`` where cells are IPython's."""
 
     def __init__(
-        self, *, timeout: float | None = 120.0, max_output: int = 1_000_000, max_value: int = 256 * 1024 * 1024
+        self,
+        *,
+        timeout: float | None = 120.0,
+        max_output: int = 1_000_000,
+        max_value: int = 256 * 1024 * 1024,
+        setup_code: str | None = None,
+        packages: Sequence[str] = (),
+        files: Mapping[str, str | os.PathLike[str] | bytes] | None = None,
     ) -> None:
         if timeout is not None and not (_is_number(timeout, (int, float)) and timeout > 0):
             raise ConfigurationError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
@@ -249,6 +267,9 @@ class Environment(abc.ABC):
         self.timeout = timeout
         self.max_output = max_output
         self.max_value = max_value
+        self.setup_code = checked_code(setup_code)
+        self.packages = checked_requirements(packages)
+        self.files = checked_files(files)
 
     @abc.abstractmethod
     def open(self) -> Transport:
@@ -268,7 +289,9 @@ class Environment(abc.ABC):
         return type(other) is type(self) and vars(other) == vars(self)
 
     def __hash__(self) -> int:
-        return hash((type(self), repr(sorted(vars(self).items(), key=lambda item: item[0]))))
+        # The names of files only: their contents may be large, and the same environment is looked up often.
+        cheap = {name: sorted(value) if name == "files" else value for name, value in vars(self).items()}
+        return hash((type(self), repr(sorted(cheap.items(), key=lambda item: item[0]))))
 
 
 def _is_number(value: object, kinds: tuple[type, ...]) -> bool:

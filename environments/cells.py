@@ -250,15 +250,17 @@ class Cells:
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         compile("0", "<prepare>", "exec", _ONLY_AST)
 
-    def run(self, code: str, wants_value: bool = False) -> dict[str, Any]:
-        """Run one cell.
+    def run(self, code: str, wants_value: bool = False, name: str | None = None) -> dict[str, Any]:
+        """Run one cell; tracebacks call it ``name``, or by its number.
 
         Returns:
             ``error`` (a dict of type, message, traceback, kind) or None; ``value``, the repr of the last expression or
             None; with ``wants_value`` also ``object``, that value itself; with a shell also ``images``.
         """
-        self.count += 1
-        filename = "<%s %d>" % (self._name, self.count)
+        if name is None:
+            self.count += 1
+            name = "%s %d" % (self._name, self.count)
+        filename = "<%s>" % name
         self.files.add(filename)
         result: dict[str, Any] = {"error": None, "value": None}
         try:

@@ -26,7 +26,7 @@ from rlm_dspy.environments.armour import Unarmour, armour
 from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.environments.cells import cap_text
 from rlm_dspy.environments.codec import Decoder, Encoder
-from rlm_dspy.environments.program import shell_source, worker_program
+from rlm_dspy.environments.program import worker_program
 from rlm_dspy.environments.wire import ProtocolError, Reader, frame_line, write_frame
 from rlm_dspy.errors import RLMError, SandboxUnavailableError
 
@@ -69,6 +69,7 @@ class Channel:
         python: Version of the worker's Python, such as ``"3.11.7"``.
         functions: What the session last installed as host functions: names to doc texts.
         sent: Bytes written so far.
+        made: Names of the variables that the environment's set-up code has made.
     """
 
     def __init__(self, transport: Transport, *, max_output: int, max_value: int) -> None:
@@ -76,6 +77,7 @@ class Channel:
         self.python = ""
         self.functions: dict[str, str | None] | None = None
         self.sent = 0
+        self.made: frozenset[str] = frozenset()
         self._transport = transport
         self._max_value = max_value
         self._max_output = max_output
@@ -438,8 +440,6 @@ def connect(environment: Environment) -> Channel:
     channel = Channel(transport, max_output=environment.max_output, max_value=environment.max_value)
     try:
         channel.start()
-        if environment.shell is not None:
-            _start_shell(channel, environment)
     except ChannelClosed as error:
         # The reader thread is at it; whoever is told of the failure finds nothing left.
         channel.close()
@@ -448,20 +448,6 @@ def connect(environment: Environment) -> Channel:
         channel.close()
         raise
     return channel
-
-
-def _start_shell(channel: Channel, environment: Environment) -> None:
-    try:
-        channel.request("shell", shell_source()).result(START_SECONDS)
-    except RequestFailed as error:
-        channel.close()
-        raise SandboxUnavailableError(
-            f"IPython does not start in the {environment.name!r} environment: {error.kind}: {error}. Install it where "
-            "the code runs: pip install 'rlm-dspy[ipython]' for the environments of this machine"
-        ) from None
-    except FutureTimeout:
-        channel.close()
-        raise SandboxUnavailableError(f"IPython did not start within {START_SECONDS:g} seconds") from None
 
 
 def doc_of(functions: Mapping[str, Any]) -> dict[str, str | None]:

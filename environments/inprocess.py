@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Unpack
 
 import dspy
 from dspy.utils.callback import BaseCallback
@@ -25,6 +25,7 @@ from dspy.utils.callback import BaseCallback
 from rlm_dspy._aio import threads
 from rlm_dspy.environments import cells as _cells
 from rlm_dspy.environments.base import (
+    BaseOptions,
     Bound,
     CellError,
     CellResult,
@@ -39,6 +40,7 @@ from rlm_dspy.environments.channel import Call
 from rlm_dspy.environments.codec import Decoder, Encoder
 from rlm_dspy.environments.host_tasks import HostTasks
 from rlm_dspy.environments.interpreter import DSPyFace
+from rlm_dspy.environments.prepare import failed
 from rlm_dspy.environments.records import FailedCall, Record
 from rlm_dspy.environments.session import (
     GRACE_SECONDS,
@@ -49,7 +51,7 @@ from rlm_dspy.environments.session import (
     serializable_cell,
 )
 from rlm_dspy.environments.wire import TextBlob
-from rlm_dspy.errors import SandboxUnavailableError
+from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
 
 _stream: contextvars.ContextVar[_cells.Stream | None] = contextvars.ContextVar(
     "rlm_dspy_inprocess_stream", default=None
@@ -61,14 +63,29 @@ class InProcess(Environment):
     """``exec`` in the host, in a thread. Not a sandbox; nothing is kept apart. For trusted code and tests only.
 
     Args:
-        **limits: ``timeout``, ``max_output``, ``max_value`` as for every environment. Past the timeout only code that
-            runs Python bytecode can be interrupted; a thread that is stuck elsewhere is left behind.
+        **base: ``timeout``, ``max_output``, ``max_value`` and ``setup_code`` as for every environment. Past the timeout
+            only code that runs Python bytecode can be interrupted; a thread that is stuck elsewhere is left behind.
+
+    Raises:
+        ConfigurationError: ``packages`` or ``files`` are given: there is no Python and no folder of its own to put
+            them into.
     """
 
     name = "inprocess"
     execution_instructions = (
         "Code runs as CPython. State, imports and functions persist between cells. input() does not work."
     )
+
+    def __init__(self, **base: Unpack[BaseOptions]) -> None:
+        super().__init__(**base)
+        if self.packages:
+            raise ConfigurationError(
+                "the inprocess environment has no packages of its own; install them in this Python, or choose another"
+            )
+        if self.files:
+            raise ConfigurationError(
+                "the inprocess environment has no folder of its own; the code can read this process's files as they are"
+            )
 
     def open(self) -> Transport:
         """There is no stream to this environment; its sessions come from calling it."""
@@ -201,11 +218,30 @@ class InProcessInterpreter(DSPyFace):
                 from rlm_dspy.environments.ipython_shell import Shell
 
                 self._cells.shell = Shell(module, False)
+            if self.environment.setup_code:
+                await self._set_up(self.environment.setup_code, f"session {number} setup")
+
+    async def _set_up(self, code: str, name: str) -> None:
+        assert self._cells is not None
+        limit = self.environment.timeout
+        self._current = current = _Interrupt()
+        answer = threads.submit(self._run_cell, self._cells, code, False, current, name)
+        if not await _settled(answer, 1e9 if limit is None else limit):
+            current.fire()
+            self._forget_cells()
+            raise failed(self.environment, f"it computed for more than {limit:g} seconds")
+        error, printed = answer.result()["error"], self._output.take()
+        if error is not None:
+            self._forget_cells()
+            raise failed(self.environment, f"{printed}{error['traceback']}")
 
     async def close(self) -> None:
         """Drop the namespace; interrupt a cell that still runs."""
         self.interrupt()
         self._ended = True
+        self._forget_cells()
+
+    def _forget_cells(self) -> None:
         cells, self._cells = self._cells, None
         if cells is not None:
             sys.modules.pop(cells.module.__name__, None)
@@ -334,14 +370,16 @@ class InProcessInterpreter(DSPyFace):
 
     # ------------------------------------------------------------------------------------------------- in the thread
 
-    def _run_cell(self, cells: _cells.Cells, code: str, wants_value: bool, current: _Interrupt) -> dict[str, Any]:
+    def _run_cell(
+        self, cells: _cells.Cells, code: str, wants_value: bool, current: _Interrupt, name: str | None = None
+    ) -> dict[str, Any]:
         for switch in _switches:
             switch.enter()
         token = _stream.set(self._stream)
         try:
             try:
                 current.arm()
-                result = cells.run(code, wants_value)
+                result = cells.run(code, wants_value, name)
             finally:
                 current.disarm()
         except KeyboardInterrupt as error:

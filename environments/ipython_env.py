@@ -29,8 +29,7 @@ class IPython(Environment):
             of its own, not confined. ``"inprocess"``: in this process, for trusted code and tests only.
         within: For ``"worker"``, an environment or the name of one. IPython has to be installed for the Python there.
         kernel: For ``"kernel"``, the name of a kernel as ``jupyter kernelspec list`` has it; its Python is run.
-        **options: Of the environment ``within``, where that is a name; otherwise ``timeout``, ``max_output``,
-            ``max_value`` as for every environment.
+        **options: Of the environment ``within``, where that is a name; otherwise those of every environment.
 
     Raises:
         ConfigurationError: Options that do not go together.
@@ -65,7 +64,12 @@ class IPython(Environment):
         if self.within.name == "inprocess" and shell == "worker":
             raise ConfigurationError('the inprocess environment has no worker: choose shell="inprocess"')
         super().__init__(
-            timeout=self.within.timeout, max_output=self.within.max_output, max_value=self.within.max_value
+            timeout=self.within.timeout,
+            max_output=self.within.max_output,
+            max_value=self.within.max_value,
+            setup_code=self.within.setup_code,
+            packages=self.within.packages,
+            files=self.within.files,
         )
         self.where = shell
         self.kernel = (kernel or "python3") if shell == "kernel" else None

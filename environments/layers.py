@@ -46,6 +46,8 @@ class Options:
     scratch: int
     packages: bool
     readable: tuple[str, ...]
+    shared: str | None = None
+    """A folder to show as well, unless the code would need a right for it that it does not need without it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def start(layer: Layer, options: Options) -> Transport:
     """
     if not seccomp.supported():
         raise SandboxUnavailableError(f"no seccomp table for {platform.machine()}")
-    layout = python_layout(options.packages, options.readable)
+    layout = _layout(layer, options)
     opened: list[int] = []
     try:
         ready, report = pipe(opened)
@@ -92,6 +94,17 @@ def start(layer: Layer, options: Options) -> Transport:
     finally:
         for descriptor in opened:
             os.close(descriptor)
+
+
+def _layout(layer: Layer, options: Options) -> Layout:
+    layout = python_layout(options.packages, options.readable)
+    if options.shared is not None:
+        wider = python_layout(options.packages, (*options.readable, options.shared))
+        if wider.world_readable == layout.world_readable and (
+            layer == "bubblewrap" or wider.reachable == layout.reachable
+        ):
+            return wider
+    return layout
 
 
 def _await(ready: int, transport: Transport) -> None:

@@ -15,10 +15,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-from rlm_dspy.environments import bubblewrap, landlock, layers
-from rlm_dspy.environments.base import Bound, Description, Environment, Transport
+from rlm_dspy.environments import bubblewrap, landlock, layers, packages
+from rlm_dspy.environments.base import BaseOptions, Bound, Description, Environment, Transport
 from rlm_dspy.environments.layers import LAYERS, Layer, Options
 from rlm_dspy.environments.layout import python_layout
 from rlm_dspy.environments.sizes import format_size, parse_size
@@ -41,17 +41,15 @@ class Local(Environment):
     is its working directory, ``HOME`` and ``TMPDIR``. It has no network and none of the host's environment variables.
 
     Args:
-        timeout: Seconds that one cell may compute, not counting the time it waits on host calls; None for no limit.
         memory: Address space that each process may have; bytes or text such as ``"4GiB"``.
         processes: Processes and threads that may exist at once.
         scratch: What the writable folder may hold; under Landlock, which cannot bound a folder, what one file may.
-        packages: Whether the packages installed for this Python can be imported; without them the start is faster.
+        site_packages: Whether the packages installed for this Python can be imported; without them the start is faster.
         readable: Further folders and files of the host that the code may read, at the same path. One that is on
             ``sys.path`` here is importable there.
         layer: ``"auto"``, or the one to use.
         strict: Refuse to run unless everything but memory, which is bounded per process, is bounded.
-        max_output: Characters of output kept of one cell.
-        max_value: Bytes that one value or one frame crossing from the sandbox may have.
+        **base: As for every environment, see `Environment`: ``timeout``, ``setup_code``, ``packages``, ``files``, ...
 
     Raises:
         ConfigurationError: An option makes no sense; the message says which.
@@ -62,18 +60,16 @@ class Local(Environment):
     def __init__(
         self,
         *,
-        timeout: float | None = 120.0,
         memory: int | str = "4GiB",
         processes: int = 64,
         scratch: int | str = "256MiB",
-        packages: bool = True,
+        site_packages: bool = True,
         readable: Sequence[str | os.PathLike[str]] = (),
         layer: Literal["auto", "bubblewrap", "landlock"] = "auto",
         strict: bool = False,
-        max_output: int = 1_000_000,
-        max_value: int = 256 * 1024 * 1024,
+        **base: Unpack[BaseOptions],
     ) -> None:
-        super().__init__(timeout=timeout, max_output=max_output, max_value=max_value)
+        super().__init__(**base)
         self.memory = parse_size(memory, "memory")
         self.scratch = parse_size(scratch, "scratch")
         if self.memory < _MIN_MEMORY:
@@ -85,7 +81,7 @@ class Local(Environment):
         if strict and layer == "landlock":
             raise ConfigurationError('strict=True needs the bubblewrap layer; leave layer="auto"')
         self.processes = processes
-        self.packages = packages
+        self.site_packages = site_packages
         self.readable = _checked_paths(readable)
         self.layer = layer
         self.strict = strict
@@ -93,9 +89,10 @@ class Local(Environment):
     @property
     def execution_instructions(self) -> str:  # type: ignore[override]
         """What the code's author should know of this place."""
+        state = "writable" if self.files else "empty, writable"
         return (
-            "The code runs in a sandbox without network and without the host's files. The working directory is empty, "
-            f"writable and temporary. At most {format_size(self.memory)} of memory per process."
+            "The code runs in a sandbox without network and without the host's files. The working directory is "
+            f"{state} and temporary. At most {format_size(self.memory)} of memory per process."
         )
 
     def open(self) -> Transport:
@@ -145,8 +142,9 @@ class Local(Environment):
             memory=self.memory,
             processes=self.processes,
             scratch=self.scratch,
-            packages=self.packages,
+            packages=self.site_packages,
             readable=self.readable,
+            shared=str(packages.install(self.packages)) if self.packages else None,
         )
 
     def _refuse_less(self, chosen: _Chosen) -> None:
@@ -189,7 +187,7 @@ _lock = threading.Lock()
 def _describe_bubblewrap(local: Local, missing: tuple[str, ...], facts: dict[str, Any]) -> Description:
     root = bubblewrap.as_root()
     lacks = list(missing)
-    if bubblewrap.kept_capability(python_layout(local.packages, local.readable)) is not None:
+    if bubblewrap.kept_capability(python_layout(local.site_packages, local.readable)) is not None:
         lacks.append(_KEPT)
     if root or layers.counts_user_namespace():
         whose = "a user of its own" if root else "a user namespace of its own"
@@ -217,7 +215,7 @@ def _describe_bubblewrap(local: Local, missing: tuple[str, ...], facts: dict[str
 
 
 def _describe_landlock(local: Local, missing: tuple[str, ...], facts: dict[str, Any]) -> Description:
-    who = layers.identity(python_layout(local.packages, local.readable))
+    who = layers.identity(python_layout(local.site_packages, local.readable))
     lacks = list(missing)
     if who.drop:
         processes = Bound("bounded", f"RLIMIT_NPROC of a user of its own, {local.processes} tasks; one process group")

@@ -22,9 +22,10 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 from rlm_dspy._aio import threads
-from rlm_dspy.environments import sessions
+from rlm_dspy.environments import given, sessions
 from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.environments.channel import Channel, connect
+from rlm_dspy.environments.prepare import prepare
 from rlm_dspy.errors import ConfigurationError
 
 IDLE_SECONDS = 60.0
@@ -170,7 +171,6 @@ class _Opener:
         self.name = environment.name
         self.max_output = environment.max_output
         self.max_value = environment.max_value
-        self.shell = environment.shell
         self._environment = environment
         self.leased: _Leased | None = None
 
@@ -185,13 +185,25 @@ class _Spare:
 
     def __init__(self, environment: Environment) -> None:
         opener = _Opener(environment)
+        self._environment = environment
+        self._stamp = given.stamp(environment.files)
         self.channel = connect(cast(Environment, opener))
         assert opener.leased is not None
         self._leased = opener.leased
+        try:
+            prepare(self.channel, environment)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def alive(self) -> bool:
         return self.channel.alive
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the files of the host that were put into it are still as they were."""
+        return not self._environment.files or given.stamp(self._environment.files) == self._stamp
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -371,7 +383,7 @@ def _take_spare(environment: Environment, lease: sessions.Lease) -> Channel | No
         shelf.used_at = time.monotonic()
         while shelf.spares and channel is None:
             spare = shelf.spares.popleft()
-            if spare.alive:
+            if spare.alive and spare.fresh:
                 channel = spare.give(shelf, lease)
             else:
                 dead.append(spare)

@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import inspect
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -72,19 +73,12 @@ def from_options(name: str, options: Mapping[str, str]) -> Environment:
     """
     factory = _load(name)
     _check(name, factory, options)
-    hints = _hints(factory)
+    hints = _options(factory)[0]
     inner = getattr(factory, "inner", None)
     if inner is not None:
         # Options that it hands on.
-        hints = {**_hints(_load(inner(options))), **hints}
+        hints = {**_options(_load(inner(options)))[0], **hints}
     return get(name, **{key: _convert(key, text, hints.get(key, str)) for key, text in options.items()})
-
-
-def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
-    except NameError:
-        return {}
 
 
 def _entry_points() -> list[importlib.metadata.EntryPoint]:
@@ -114,11 +108,53 @@ def _load(name: str) -> Callable[..., Any]:
     )
 
 
+def option_names(environment: str) -> list[str]:
+    """The options that `get` takes for an environment, its own ones first.
+
+    Raises:
+        ConfigurationError, MissingExtraError: As `get`.
+    """
+    return list(_options(_load(environment))[0])
+
+
+def _options(factory: Callable[..., Any]) -> tuple[dict[str, Any], bool]:
+    """The options of a factory with their types, and whether it takes others too.
+
+    A class whose ``__init__`` ends in ``**base: Unpack[BaseOptions]`` also has those of the class above it.
+    """
+    found: dict[str, Any] = {}
+    if not inspect.isclass(factory):
+        return found, _add_options(factory, found)
+    for above in factory.__mro__:
+        if "__init__" in vars(above) and above is not object:
+            others = _add_options(vars(above)["__init__"], found)
+            if others is not None:
+                return found, others
+    return found, False
+
+
+def _add_options(function: Callable[..., Any], found: dict[str, Any]) -> Any:
+    """Add a function's parameters; gives whether it takes others, or None where those are the options of another."""
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError:
+        hints = {}
+    passed_on = False
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            kind = hints.get(parameter.name, parameter.annotation)
+            passed_on = typing.get_origin(kind) is typing.Unpack or str(kind).partition("[")[0].endswith("Unpack")
+            if not passed_on:
+                return True
+        elif parameter.kind is not parameter.VAR_POSITIONAL and parameter.name != "self":
+            found.setdefault(parameter.name, hints.get(parameter.name, str))
+    return None if passed_on else False
+
+
 def _check(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    parameters = inspect.signature(factory).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+    known, others = _options(factory)
+    if others:
         return
-    known = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     for option in options:
         if option not in known:
             close = difflib.get_close_matches(option, known, 1)
@@ -128,6 +164,8 @@ def _check(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -
             )
 
 
+# Not a comma inside one requirement of pip: between its extras, or before a further bound of its version.
+_COMMA = re.compile(r",(?![^\[\]]*\])(?!\s*[<>=!~])")
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
@@ -157,10 +195,12 @@ def _convert(option: str, text: str, kind: Any) -> Any:
             return text
     elif inspect.isclass(origin) and issubclass(origin, Mapping):
         pairs = [item.partition("=") for item in text.split(",") if item]
-        return {key: value for key, _, value in pairs}
+        if all(separator for _, separator, _ in pairs):
+            return {key: value for key, _, value in pairs}
     elif inspect.isclass(origin) and issubclass(origin, Sequence):
-        separator = os.pathsep if any(_is_path(argument) for argument in arguments) else ","
-        return [item for item in text.split(separator) if item]
+        if any(_is_path(argument) for argument in arguments):
+            return [item for item in text.split(os.pathsep) if item]
+        return [item for item in _COMMA.split(text) if item]
     else:
         return text
     raise ConfigurationError(f"option {option!r}: {text!r} is not {_word(kind)}")
@@ -176,5 +216,7 @@ def _word(kind: Any) -> str:
         return "none"
     if typing.get_origin(kind) is typing.Literal:
         return "one of " + ", ".join(map(repr, typing.get_args(kind)))
+    if inspect.isclass(origin := typing.get_origin(kind)) and issubclass(origin, Mapping):
+        return "of the form name=value,name=value"
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     return words.get(kind, getattr(kind, "__name__", str(kind)))

@@ -1,4 +1,4 @@
-"""Scratch folders on the host: made, held, and removed, those of dead hosts included.
+"""Folders on the host: where the cache is; scratch folders made, held, and removed, those of dead hosts included.
 
 A host holds a lock on each of its folders for as long as it lives (flock(2)); the kernel lets go of it however the
 host ends. A folder that nobody holds was left by a host that was killed, and the next one removes it.
@@ -14,12 +14,24 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 PREFIX = "rlm-dspy-"
+CACHE_VARIABLE = "RLM_DSPY_CACHE"
 # A folder is held from a moment after it was made; one this old and not held has no owner.
 _STALE_SECONDS = 600.0
 _swept: set[tuple[int, str]] = set()
+
+
+def cache_root() -> Path:
+    """The folder for what is kept between programs, which may not exist yet: ``RLM_DSPY_CACHE``, or the user's own."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME")
+    # The XDG base directory specification: a relative path is to be ignored.
+    return (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "rlm-dspy"
 
 
 def new_scratch() -> str:

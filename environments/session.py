@@ -35,6 +35,7 @@ from rlm_dspy.environments.base import (
 from rlm_dspy.environments.cells import cap_text
 from rlm_dspy.environments.channel import Channel, ChannelClosed, RequestFailed
 from rlm_dspy.environments.host_tasks import HostTasks, retrieve
+from rlm_dspy.environments.transfer import Transfer
 
 REQUEST_SECONDS = 60.0
 """Seconds after which a worker that takes nothing and answers nothing is given up, in requests that run no code."""
@@ -72,7 +73,7 @@ def check_names(names: Any) -> None:
         raise ValueError(f"these are not names that a variable in the sandbox can have: {bad!r}")
 
 
-class WorkerSession:
+class WorkerSession(Transfer):
     """Code running in a worker in ``environment``. One cell at a time.
 
     Args:
@@ -198,7 +199,7 @@ class WorkerSession:
             self._lose()
             raise dspy.CodeInterpreterError(f"the sandbox ended: {error}") from None
         except RequestFailed as error:
-            if op == "get":
+            if op in ("get", "write", "read"):
                 raise
             raise dspy.CodeInterpreterError(f"the sandbox could not do {op!r}: {error.kind}: {error}") from None
 
@@ -351,7 +352,8 @@ class WorkerSession:
 
     def _lose(self) -> tuple[str, ...]:
         """Forget a worker that is gone; gives the names of the variables that went with it."""
-        lost = tuple(sorted(self._names))
+        # What the set-up code makes is there again after a restart.
+        lost = tuple(sorted(self._names - (self._channel.made if self._channel is not None else frozenset())))
         if self._finalizer is not None:
             self._finalizer.detach()
         self._channel = None

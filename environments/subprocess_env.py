@@ -10,8 +10,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
+from typing import Unpack
 
-from rlm_dspy.environments.base import Bound, Description, Environment, Transport
+from rlm_dspy.environments.base import BaseOptions, Bound, Description, Environment, Transport
 from rlm_dspy.environments.program import BOOTSTRAP
 from rlm_dspy.environments.spawn import spawn
 
@@ -23,7 +24,7 @@ class Subprocess(Environment):
         env: Environment variables of the child, on top of PATH, LANG and a HOME that is a scratch directory.
         inherit_env: Pass the host's whole environment on, secrets included.
         python: The interpreter to run; the host's own by default.
-        timeout, max_output, max_value: As for every environment.
+        **base: As for every environment, see `Environment`.
     """
 
     name = "subprocess"
@@ -38,11 +39,9 @@ class Subprocess(Environment):
         env: Mapping[str, str] | None = None,
         inherit_env: bool = False,
         python: str | None = None,
-        timeout: float | None = 120.0,
-        max_output: int = 1_000_000,
-        max_value: int = 256 * 1024 * 1024,
+        **base: Unpack[BaseOptions],
     ) -> None:
-        super().__init__(timeout=timeout, max_output=max_output, max_value=max_value)
+        super().__init__(**base)
         self.env = dict(env) if env is not None else None
         self.inherit_env = inherit_env
         self.python = python

@@ -4,10 +4,10 @@ It is sent over the stream it will speak on (`rlm_dspy.environments.program`), s
 sandbox. The main thread runs cells, so that an interrupt (SIGINT) reaches them; a second thread reads frames; a third
 collects what C code and child processes print to descriptors 1 and 2.
 
-Frames from the host: ``hello``, ``shell``, ``exec``, ``set``, ``get``, ``vars``, ``reply``, ``interrupt``. To the host:
-``ready``, ``done`` (one for each request, with its ``id``), ``call``, ``submit``, ``output`` (what a cell has printed
-so far, for the case that the worker dies before it is done). All values are in ``body``, encoded by
-`rlm_dspy.environments.codec`.
+Frames from the host: ``hello``, ``shell``, ``exec``, ``set``, ``get``, ``vars``, ``reply``, ``interrupt``, and what
+`rlm_dspy.environments.place` serves. To the host: ``ready``, ``done`` (one for each request, with its ``id``),
+``call``, ``submit``, ``output`` (what a cell has printed so far, for the case that the worker dies before it is done).
+All values are in ``body``, encoded by `rlm_dspy.environments.codec`.
 
 This module travels into the sandbox as source text: standard library only, Python 3.8 syntax.
 """
@@ -28,11 +28,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING or __name__.startswith("rlm_dspy."):
     from rlm_dspy.environments import cells as _cells
     from rlm_dspy.environments.codec import Decoder, Encoder
+    from rlm_dspy.environments.place import Place
     from rlm_dspy.environments.records import FailedCall, Record
     from rlm_dspy.environments.wire import Reader, write_frame
 else:
     import _rlm_cells as _cells
     from _rlm_codec import Decoder, Encoder
+    from _rlm_place import Place
     from _rlm_records import FailedCall, Record
     from _rlm_wire import Reader, write_frame
 
@@ -180,6 +182,7 @@ class Worker:
         self._interrupt_for: int | None = None
         self._functions: dict[str, Any] = {}
         self._names: list[str] = []
+        self._place = Place()
         self.output = _cells.Output(1_000_000)
 
     # ------------------------------------------------------------------------------------------------- frames
@@ -213,6 +216,9 @@ class Worker:
                     self._answer(head, blobs)
                 elif op == "interrupt":
                     self._interrupt(head["id"])
+                elif op == "write" or op == "read":
+                    # In this thread, so that a cell that waits for the host can be given a file.
+                    self._serve(head, blobs)
                 else:
                     self._work.append((head, blobs))
                     self._wake.release()
@@ -378,6 +384,8 @@ class Worker:
                 body = self.cells.variables()
             elif op == "shell":
                 self._make_shell(Decoder(blobs, True).load(head["body"]))
+            else:
+                body = self._place.serve(op, Decoder(blobs, True).load(head.pop("body")))
             try:
                 self.send(answer, body)
             except Exception:
@@ -415,7 +423,7 @@ class Worker:
                     self._interrupted = early = self._interrupt_for == head["id"]
                 if early:
                     raise KeyboardInterrupt
-                result = self.cells.run(request["code"], bool(request.get("wants_value")))
+                result = self.cells.run(request["code"], bool(request.get("wants_value")), request.get("name"))
             finally:
                 self._interruptible = False
         except KeyboardInterrupt as late:

@@ -20,6 +20,7 @@ from rlm_dspy.lm_engines import AsyncEngine, Backend, Call, Engine, calling, cur
 from rlm_dspy.options import lms_of
 from rlm_dspy.signatures import Sub
 from rlm_dspy.signatures.predictor import may_hold_a_key
+from rlm_dspy.usage import STAND_IN
 from rlm_dspy.window import window_of
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class RecursiveLM(dspy.LM):
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         super().__init__(
-            f"rlm/{backend.lm.model}",
+            f"{STAND_IN}{backend.lm.model}",
             engine=Engine(backend),
             async_engine=AsyncEngine(backend),
             cache=False,
@@ -181,7 +182,7 @@ def as_lm(
     router.check(direct_below)
     assert not isinstance(direct_below, str)
     program._check()
-    program._check_prices(lms_of(behind))
+    program.check_prices(lms_of(behind), program.max_cost)
     return RecursiveLM(Backend(program, behind, direct_below))
 
 

@@ -166,10 +166,11 @@ async def spend(
     price = ledger.prices.of(str(getattr(chosen, "model", "")), chosen) if ledger.estimates else None
     plain = isinstance(module, dspy.Predict)
     async with run.tree.calls.place():
+        estimate = ledger.estimate(role, chars, price, most)
         with (
-            ledger.admitted(ledger.estimate(role, chars, price, most), least=least, last=last),
+            ledger.admitted(estimate, least=least, last=last),
             ledger.in_flight(),
-            spending(Spender(role, ledger, chars if plain else 0)),
+            spending(Spender(role, ledger, chars if plain else 0, estimate)),
         ):
             if begun is not None:
                 begun()

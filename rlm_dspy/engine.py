@@ -14,7 +14,7 @@ from rlm_dspy._aio import threads
 from rlm_dspy.environments.base import Session
 from rlm_dspy.errors import LimitReached, PromptTooLongError, RunFailed
 from rlm_dspy.kept import Kept
-from rlm_dspy.ledger import spending
+from rlm_dspy.ledger import Estimate, spending
 from rlm_dspy.loop import Ending, Loop, kept_outputs
 from rlm_dspy.metering import Meter
 from rlm_dspy.options import lms_of
@@ -58,7 +58,11 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
     async with bridged(home), lent():
         with dspy.context(usage_tracker=meter), running(run), spending(None):
             try:
-                return await _explaining(run, meter)
+                try:
+                    return await _explaining(run, meter)
+                finally:
+                    # For those above: what was held back for this run's last word is theirs again.
+                    run.ledger.hold(Estimate())
             except BaseException as error:
                 if not isinstance(error, (LimitReached, RunFailed)):
                     run.events.emit(
@@ -79,6 +83,11 @@ def predictors_of(program: dspy.Module) -> list[dspy.Predict]:
     Unlike ``program.predictors()`` it does not go through histories of LM calls, which have thousands of entries, and
     finds those of compiled modules too.
     """
+    return [module for module in modules_of(program) if isinstance(module, dspy.Predict)]
+
+
+def modules_of(program: dspy.Module) -> list[dspy.Module]:
+    """``program`` and all modules in it, those inside of other RLMs and of compiled ones too."""
     found: dict[int, dspy.Module] = {}
     todo: list[Any] = [program]
     while todo:
@@ -92,7 +101,7 @@ def predictors_of(program: dspy.Module) -> list[dspy.Predict]:
                     todo += value.values()
                 elif name != "history":
                     todo += value if isinstance(value, (list, tuple)) else [value]
-    return [module for module in found.values() if isinstance(module, dspy.Predict)]
+    return list(found.values())
 
 
 def attach_trajectory(error: BaseException, run: Run) -> None:

@@ -30,10 +30,12 @@ CHARS_A_TOKEN = 4.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one LM call will presumably use: tokens in all, and picodollars (0 where the price is unknown)."""
+    """What one LM call will presumably use: tokens in all, those of its reply among them, and picodollars (0 where the
+    price is unknown)."""
 
     tokens: int = 0
     picodollars: int = 0
+    outputs: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Spender:
     ledger: Ledger
     chars: int = 0
     """Characters of its prompt, where known."""
+    estimate: Estimate = Estimate()
+    """What is reserved for it; it stands for what was used where the LM does not report that."""
 
 
 _spender: contextvars.ContextVar[Spender | None] = contextvars.ContextVar("rlm_dspy_spender", default=None)
@@ -160,7 +164,7 @@ class Ledger:
         """US dollars that are neither spent nor reserved; None without a limit, never below 0."""
         with self._lock:
             left = [
-                ledger.limits.max_cost - ledger._used().picodollars / PICO
+                0.0 if ledger._unkept else ledger.limits.max_cost - ledger._used().picodollars / PICO
                 for ledger in self._chain
                 if ledger.limits.max_cost is not None
             ]
@@ -287,7 +291,7 @@ class Ledger:
         expected = output // count if count else FIRST_OUTPUT
         expected = expected if most is None else min(expected, most)
         inputs = int(chars * ratio) + 1
-        return Estimate(inputs + expected, price.cost(inputs, expected) if price else 0)
+        return Estimate(inputs + expected, price.cost(inputs, expected) if price else 0, expected)
 
     @contextlib.contextmanager
     def admitted(self, estimate: Estimate, *, least: bool = False, last: bool = False) -> Iterator[None]:
@@ -319,7 +323,12 @@ class Ledger:
                 self._reserve(estimate, -1)
 
     def hold(self, estimate: Estimate) -> None:
-        """Hold ``estimate`` back for this run's last call, which is to be possible when a limit is reached."""
+        """Hold ``estimate`` back for this run's last call, which is to be possible when a limit is reached.
+
+        Args:
+            estimate: In place of what was held back before; nothing (``Estimate()``) when the run is over, so that
+                those above it have it again.
+        """
         if self._estimated:
             with self._lock:
                 self._hold(estimate)
@@ -346,6 +355,8 @@ class Ledger:
     def _check(self, estimate: Estimate, least: bool) -> None:
         used = self._used()
         limit, cost = self.limits.max_tokens, self.limits.max_cost
+        if self._unkept:
+            raise CallRefused(self.unkept(), "max_cost")
         more = Estimate(1, 1) if least else estimate
         if limit is not None and used.tokens + max(1, more.tokens) > limit:
             raise CallRefused(
@@ -387,9 +398,29 @@ class Ledger:
                 total, limits = ledger._usage.total, ledger.limits
                 if limits.max_tokens is not None and total.input_tokens + total.output_tokens >= limits.max_tokens:
                     return "max_tokens"
-                if limits.max_cost is not None and total.picodollars >= limits.max_cost * PICO:
+                if limits.max_cost is not None and (total.picodollars >= limits.max_cost * PICO or ledger._unkept):
                     return "max_cost"
         return None
+
+    @property
+    def max_cost(self) -> float | None:
+        """The lowest limit on money here and above, in US dollars, or None; with one every call's cost has to be known."""
+        limits = [ledger.limits.max_cost for ledger in self._chain if ledger.limits.max_cost is not None]
+        return min(limits) if limits else None
+
+    @property
+    def _unkept(self) -> bool:
+        return self.limits.max_cost is not None and any(tally.unpriced for tally in self._usage.table.values())
+
+    def unkept(self) -> str:
+        """What to tell where an LM call of unknown cost was made under a limit on money."""
+        with self._lock:
+            tables = [ledger._usage.table for ledger in self._chain if ledger.limits.max_cost is not None]
+            models = sorted({key.model for table in tables for key, tally in table.items() if tally.unpriced})
+        return (
+            f"max_cost cannot be kept any more: what a call of {', '.join(models) or 'an LM'} costs is unknown. Give its "
+            "price, in US dollars for a million tokens: RLM(..., prices={'MODEL': (input, output)})"
+        )
 
     def record(self, role: str, model: str, tally: Tally, *, chars: int = 0, upward: bool = True) -> None:
         """Count what LM requests have used.

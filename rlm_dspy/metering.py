@@ -9,9 +9,9 @@ from typing import Any
 from dspy.utils.usage_tracker import UsageTracker
 
 from rlm_dspy.errors import CallRefused
-from rlm_dspy.ledger import Ledger, spender
+from rlm_dspy.ledger import Estimate, Ledger, spender
 from rlm_dspy.prices import PICO
-from rlm_dspy.usage import Tally, reported
+from rlm_dspy.usage import STAND_IN, Tally, reported
 
 TOOL = "tool"
 """The role of LM calls that tools and sub-agents make by themselves."""
@@ -46,30 +46,44 @@ class Meter(UsageTracker):
 
         Raises:
             CallRefused: A tool or sub-agent goes on calling LMs where tokens or money have been used up; it is how a
-                limit reaches calls that nobody asked the ledger for.
+                limit reaches calls that nobody asked the ledger for. Or money is limited, and what the request cost is
+                unknown.
         """
         overrun = self.count(lm, usage_entry)
         if overrun is not None:
-            raise CallRefused(f"the LM call was the last one: {overrun} is used up", overrun)
+            raise CallRefused(*overrun)
 
-    def count(self, lm: str, usage_entry: dict[str, Any]) -> str | None:
-        """Count one request; the limit that had been reached before it, where a tool made it, else None."""
+    def count(self, lm: str, usage_entry: dict[str, Any]) -> tuple[str, str] | None:
+        """Count one request.
+
+        Returns:
+            Why no more are to follow, and the limit: where a tool made it, and tokens or money had been used up before;
+            where money is limited, and what it cost is unknown. Else None.
+        """
         who = spender()
         own = who is not None and who.ledger is self.ledger
         overrun = None if own else self.ledger.overrun()
         self._keep(lm, usage_entry)
         inputs, outputs, cached, written, cost = reported(usage_entry)
+        silent = not inputs and not outputs and cost is None
+        if silent and lm.startswith(STAND_IN):
+            return None
         price = self.ledger.prices.of(lm)
         tally = Tally(calls=1, input_tokens=inputs, output_tokens=outputs, cached_tokens=cached)
+        estimate = who.estimate if who is not None and own else Estimate()
+        if silent:
+            tally.input_tokens, tally.output_tokens = estimate.tokens - estimate.outputs, estimate.outputs
         if cost is not None:
             tally.picodollars = round(cost * PICO)
-        elif price is not None:
-            tally.picodollars = price.cost(inputs, outputs, cached, written)
-        else:
+        elif price is None or (silent and not estimate.tokens and price.cost(1, 1)):
             tally.unpriced = 1
+        else:
+            tally.picodollars = price.cost(tally.input_tokens, tally.output_tokens, cached, written)
         role, chars = (who.role, who.chars) if own and who is not None else (TOOL, 0)
         self.ledger.record(role, lm, tally, chars=chars, upward=self._outer is None or isinstance(self._outer, Meter))
-        return overrun
+        if tally.unpriced and self.ledger.max_cost is not None:
+            return self.ledger.unkept(), "max_cost"
+        return None if overrun is None else (f"the LM call was the last one: {overrun} is used up", overrun)
 
     def _keep(self, lm: str, usage_entry: dict[str, Any]) -> None:
         """Keep an entry in DSPy's own form, here and further out."""

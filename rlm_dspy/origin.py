@@ -113,12 +113,12 @@ class Origin:
         return replace(limits, max_seconds=most if limits.max_seconds is None else min(limits.max_seconds, most))
 
     def ledger(self, limits: Limits, prices: Any) -> Ledger:
-        """The account of the run: below its session's, else its parent's; the parent's prices unless it has some."""
+        """The account of the run: below its session's, else its parent's, with the prices of that one behind its own."""
         above = self.session or self.parent
         return Ledger(
             limits,
             None if above is None else above.ledger,
-            Prices(prices) if self.parent is None or prices else None,
+            Prices(prices, None if above is None else above.ledger.prices) if above is None or prices else None,
             counts=self.asker is not None or self.session is not None,
             deeper=self.session is None,
         )

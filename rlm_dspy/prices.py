@@ -7,7 +7,7 @@ total and not only close to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,14 +56,15 @@ class Prices:
     Args:
         given: The user's: model name, with or without its provider, to a `Price`, or to ``(input, output)`` or
             ``(input, output, cached)`` in US dollars for a million tokens. They go before the published ones.
+        outer: Those of the run around, for what is not among `given`.
 
     Raises:
         ConfigurationError: One of them is no price.
     """
 
-    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
-        self._given: dict[str, Price] = {}
-        self._known: dict[str, Price | None] = {}
+    def __init__(self, given: Mapping[str, Any] | None = None, outer: Prices | None = None) -> None:
+        self._given: dict[str, Price] = dict(outer._given) if outer else {}
+        self._known: dict[str, Price | None] = dict(outer._known) if outer else {}
         if given is not None and not isinstance(given, Mapping):
             raise ConfigurationError(f"prices must map model names to prices, not {given!r}")
         for model, price in (given or {}).items():
@@ -96,6 +97,23 @@ class Prices:
             # The published prices are many; DSPy reads them for its own engines' models and no others.
             self._known[model] = _published(model) if lm is None or _compat.has_provider(lm) else None
         return self._known[model]
+
+    def check(self, models: Iterable[tuple[str, Any]], max_cost: float) -> None:
+        """Refuse a limit on money where it could not be kept.
+
+        Args:
+            models: Name and LM each, of those that are to be paid.
+            max_cost: The limit.
+
+        Raises:
+            ConfigurationError: The price of one is unknown.
+        """
+        unknown = sorted({model for model, lm in models if self.of(model, lm) is None})
+        if unknown:
+            raise ConfigurationError(
+                f"max_cost={max_cost:g} cannot be kept: the price of {', '.join(unknown)} is unknown. Give it, in "
+                f"US dollars for a million tokens: prices={{{unknown[0]!r}: (input, output)}}"
+            )
 
 
 def _published(model: str) -> Price | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -422,11 +422,16 @@ class RLM(PicklableSignature):
         return super().load_state({**state, **own}, allow_unsafe_lm_state=allow_unsafe_lm_state)
 
     def lms(self) -> list[dspy.BaseLM]:
-        """The LMs that this program has itself: its predictors', `sub_lm`, and those with names.
+        """The LMs that this program has itself: its predictors', `sub_lm`, those with names, and those of RLMs in it.
 
         In the place of one that an RLM stands in for (`as_lm`), those behind it, which are paid and have the keys.
         """
-        found = [self.sub_lm, *self.routes.lms(), *(predictor.lm for predictor in engine.predictors_of(self))]
+        found: list[Any] = []
+        for module in engine.modules_of(self):
+            if isinstance(module, RLM):
+                found += [module.sub_lm, *module.routes.lms()]
+            elif isinstance(module, dspy.Predict):
+                found.append(module.lm)
         return [lm for some in found if isinstance(some, dspy.BaseLM) for lm in lms_of(some)]
 
     def _check(self) -> None:
@@ -434,7 +439,7 @@ class RLM(PicklableSignature):
         _ = self.limits
         if self.child is not None and not isinstance(self.child, dspy.Module):
             raise TypeError(f"child must be a dspy.Module, such as another RLM, not {self.child!r}")
-        self._check_prices(self.lms())
+        self.check_prices(self.lms(), self.max_cost)
         if self.sub_lm is not None and not isinstance(self.sub_lm, dspy.BaseLM):
             raise TypeError(f"sub_lm must be an LM such as dspy.LM('openai/NAME'), not {self.sub_lm!r}")
         if self.on_limit not in ("extract", "raise"):
@@ -443,24 +448,30 @@ class RLM(PicklableSignature):
         if not isinstance(self.max_output_chars, int) or self.max_output_chars < 1:
             raise ConfigurationError(f"max_output_chars must be a positive number, not {self.max_output_chars!r}")
 
-    def _check_prices(self, lms: list[dspy.BaseLM]) -> None:
-        """Refuse a limit on money where it could not be kept."""
-        prices = Prices(self.prices)
-        if self.max_cost is None:
-            return
-        unknown = sorted({_model(lm) for lm in lms if prices.of(_model(lm), lm) is None})
-        if unknown:
-            raise ConfigurationError(
-                f"max_cost={self.max_cost:g} cannot be kept: the price of {', '.join(unknown)} is unknown. Give it, in "
-                f"US dollars for a million tokens: prices={{{unknown[0]!r}: (input, output)}}"
-            )
+    def check_prices(self, lms: Iterable[dspy.BaseLM], max_cost: float | None, outer: Prices | None = None) -> None:
+        """Refuse a limit on money where it could not be kept.
+
+        Args:
+            lms: Those that are to be paid.
+            max_cost: The limit; None for none, and nothing is refused.
+            outer: The prices of a run around.
+
+        Raises:
+            ConfigurationError: The price of one is unknown.
+        """
+        if max_cost is not None:
+            inner = [module.prices for module in engine.modules_of(self) if isinstance(module, RLM)]
+            given = {name: price for prices in (*inner, self.prices) for name, price in prices.items()}
+            Prices(given, outer).check(((_model(lm), lm) for lm in lms), max_cost)
 
     def _run(self, given: dict[str, Any], factory: Callable[[], Any] | None) -> Run:
         values = inputs_.bind(self.signature, given)
-        if self.max_cost is not None:
-            self._check_prices([*self.lms(), *(lms_of(dspy.settings.lm) if dspy.settings.lm is not None else [])])
         configured = _factory(None, factory) or self._factory or _factory(None, dspy.settings.interpreter_factory)
-        return Run(self, values, self.limits, configured or environments.get("local"))
+        run = Run(self, values, self.limits, configured or environments.get("local"))
+        if (most := run.ledger.max_cost) is not None:
+            settings = lms_of(dspy.settings.lm) if dspy.settings.lm is not None else []
+            self.check_prices([*self.lms(), *settings], most, run.ledger.prices)
+        return run
 
     async def _observed(self, run: Run, home: Home | None) -> dspy.Prediction:
         if self.verbose:

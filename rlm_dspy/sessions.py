@@ -108,7 +108,9 @@ class RLMSession:
         self.program = program
         self.conversation = Conversation("")
         outer = origin.current()
-        self.ledger = Ledger(_limits(limits), outer.ledger if outer else None, Prices(program.prices), counts=False)
+        prices = Prices(program.prices, outer.ledger.prices if outer else None)
+        self.ledger = Ledger(_limits(limits), outer.ledger if outer else None, prices, counts=False)
+        program.check_prices(program.lms(), self.ledger.limits.max_cost, prices)
         self.report: ResumeReport | None = None
         self.room: list[int] = [ev.ALL_IN_MEMORY]
         self.number = 0

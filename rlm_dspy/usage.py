@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 from rlm_dspy.prices import PICO
 
+STAND_IN = "rlm/"
+"""How the names of LMs begin that an RLM plays (`rlm_dspy.as_lm`): what they take is reported by the LMs behind."""
+
 
 class Key(NamedTuple):
     """Who made an LM call: the role (``"act"``, ``"sub"``, the name of a typed sub-call, ``"extract"``, …, ``"tool"``
@@ -24,10 +27,11 @@ class Tally:
 
     Attributes:
         calls: LM requests; answers from DSPy's cache count nowhere.
-        input_tokens, output_tokens: As the LMs reported them; 0 where they did not.
+        input_tokens, output_tokens: As the LMs reported them. Where they did not: what had been reserved for the call
+            if tokens or money are limited, else 0.
         cached_tokens: Part of the input that was read from the provider's prompt cache.
         picodollars: What the calls of a known price cost.
-        unpriced: Calls whose price is unknown.
+        unpriced: Calls whose cost is unknown: that of the model, or how many tokens it took.
     """
 
     calls: int = 0

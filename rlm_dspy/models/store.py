@@ -21,21 +21,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rlm_dspy.environments.scratch import CACHE_VARIABLE as CACHE_VARIABLE
+from rlm_dspy.environments.scratch import cache_root as root
 from rlm_dspy.errors import LocalModelError
 from rlm_dspy.models.catalog import CATALOG, LocalModel, Parts
 
-CACHE_VARIABLE = "RLM_DSPY_CACHE"
 _CHUNK = 4 << 20
-
-
-def root() -> Path:
-    """The cache folder, which may not exist yet."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    # The XDG base directory specification: a relative path is to be ignored.
-    return (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "rlm-dspy"
 
 
 def folder(name: str) -> Path:

@@ -133,7 +133,7 @@ while data:
 time.sleep(60)
 '''
 honest = "SUBMIT('[' * 1_000_000 + ']' * 1_000_000)"
-rlm = RLM("q -> answer: list[int]", interpreter=environments.local(packages=False, timeout=20))
+rlm = RLM("q -> answer: list[int]", interpreter=environments.local(site_packages=False, timeout=20))
 with dspy.context(lm=ScriptedLM([code(forged), code(honest), code("SUBMIT([7])")])):
     prediction = rlm(q="x")
 print(prediction.outcome, prediction.answer)

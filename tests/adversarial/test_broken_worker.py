@@ -32,13 +32,13 @@ class Liar(Exception, metaclass=Meta):
 
 def answer(*cells: str, **options: Any) -> Any:
     """Run ``cells`` as the turns of an RLM; its prediction."""
-    rlm = RLM("q -> answer: str", interpreter=environments.local(timeout=5, packages=False), **options)
+    rlm = RLM("q -> answer: str", interpreter=environments.local(timeout=5, site_packages=False), **options)
     with dspy.context(lm=ScriptedLM([code(cell) for cell in cells])):
         return rlm(q="x")
 
 
 def local(**options: Any) -> Interpreter:
-    return Interpreter(environments.local(packages=False, **options))
+    return Interpreter(environments.local(site_packages=False, **options))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_whatever_a_cell_does_to_its_report_it_is_a_turn(cell: str, turn: int, n
 
 def test_a_worker_that_cannot_run_cells_any_more_is_replaced(no_leaks: None) -> None:
     async def main() -> None:
-        place = environments.local(timeout=5, packages=False)()
+        place = environments.local(timeout=5, site_packages=False)()
         await place.open()
         try:
             await place.run("kept = 1\nimport sys\ndef hook(*_): raise RuntimeError('no')\nsys.addaudithook(hook)")
@@ -85,7 +85,7 @@ def test_a_worker_that_stands_still_does_not_hold_up_the_host(
     monkeypatch.setattr(session, "REQUEST_SECONDS", 2.0)
 
     async def main() -> None:
-        place = environments.local(timeout=2.0, packages=False)()
+        place = environments.local(timeout=2.0, site_packages=False)()
         await place.open()
         try:
             pid = place._channel._transport._transport.pid
@@ -107,7 +107,7 @@ def test_calls_that_flood_the_host_between_cells_do_not_hold_it_up(
     monkeypatch.setattr(session, "REQUEST_SECONDS", 2.0)
 
     async def main() -> None:
-        place = environments.local(timeout=2.0, packages=False)()
+        place = environments.local(timeout=2.0, site_packages=False)()
         await place.open()
         try:
             flood = (
@@ -132,7 +132,7 @@ def test_calls_that_flood_the_host_between_cells_do_not_hold_it_up(
 
 def test_a_fresh_worker_that_was_killed_is_replaced_by_another(no_leaks: None) -> None:
     async def main() -> None:
-        place = environments.local(timeout=5, packages=False)()
+        place = environments.local(timeout=5, site_packages=False)()
         await place.open()
         try:
             channel = place._channel

@@ -31,7 +31,7 @@ out = os.dup(1)
 for descriptor in (0, 1, 2):
     os.close(descriptor)
 try:
-    with environments.local(packages=False, layer=sys.argv[1])() as place:
+    with environments.local(site_packages=False, layer=sys.argv[1])() as place:
         text = place.execute("print('fine')")
 except Exception as error:
     text = repr(error)
@@ -41,7 +41,7 @@ WITHOUT_DESCRIPTORS = """
 import os, resource, sys, time
 from rlm_dspy import environments, errors
 from rlm_dspy.environments import pool
-place = environments.local(packages=False, layer=sys.argv[1])
+place = environments.local(site_packages=False, layer=sys.argv[1])
 with place() as first:
     first.execute("1")
 count = lambda: len(os.listdir("/proc/self/fd"))
@@ -82,7 +82,7 @@ def test_a_start_that_fails_for_want_of_descriptors_keeps_none(
 def test_runs_in_threads_of_a_tool_do_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, no_leaks: None) -> None:
     monkeypatch.setenv(sessions.VARIABLE, "2")
     monkeypatch.setattr(sessions, "STALL_SECONDS", 0.2)
-    place = environments.local(timeout=20, packages=False)
+    place = environments.local(timeout=20, site_packages=False)
     child_lm = ScriptedLM(lambda call: code("SUBMIT('child')"))
     child = RLM("q -> answer: str", interpreter=place)
 

@@ -193,6 +193,6 @@ def test_without_ipython_the_error_names_the_install_line(monkeypatch: pytest.Mo
 
 
 def test_where_the_sandbox_has_no_ipython_the_start_says_so() -> None:
-    session = environments.ipython(within=environments.local(packages=False))()
+    session = environments.ipython(within=environments.local(site_packages=False))()
     with pytest.raises(Exception, match=r"IPython does not start .* pip install 'rlm-dspy\[ipython\]'"):
         run_sync(session.open())

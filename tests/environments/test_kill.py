@@ -69,7 +69,7 @@ def mark(tmp_path: Path) -> str:
 def place(mark: str, tmp_path: Path) -> Callable[[str], environments.Environment]:
     marked = tmp_path / mark
     marked.mkdir()
-    return lambda layer: environments.local(layer=layer, readable=(marked,), timeout=30, packages=False)
+    return lambda layer: environments.local(layer=layer, readable=(marked,), timeout=30, site_packages=False)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -80,7 +80,7 @@ def test_a_killed_host_leaves_no_process(layer: str, how: signal.Signals, mark: 
 import os
 from rlm_dspy import environments
 from rlm_dspy.environments import pool
-place = environments.local(layer={layer!r}, readable=({str(tmp_path / mark)!r},), packages=False)
+place = environments.local(layer={layer!r}, readable=({str(tmp_path / mark)!r},), site_packages=False)
 pool.warm(place, 1)
 with place() as first, place() as second:
     first.execute({BROOD.format(mark=mark)!r})
@@ -162,7 +162,7 @@ def test_the_scratch_folder_goes_with_the_session(layer: str, place: Callable[[s
 def test_256_sessions_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch, mark: str, tmp_path: Path) -> None:
     monkeypatch.setenv(sessions.VARIABLE, "12")
     (tmp_path / mark).mkdir()
-    place = environments.local(readable=(tmp_path / mark,), packages=False)
+    place = environments.local(readable=(tmp_path / mark,), site_packages=False)
     most = 0
 
     async def one(number: int) -> str:

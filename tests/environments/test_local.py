@@ -49,7 +49,7 @@ def test_installed_packages_import_and_work(layer: str) -> None:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_without_packages_only_the_standard_library(layer: str) -> None:
     code = "import json, sqlite3, ctypes, zoneinfo\ntry: import numpy\nexcept ImportError: print('none')"
-    assert printed(environments.local(layer=layer, packages=False), code) == "none"
+    assert printed(environments.local(layer=layer, site_packages=False), code) == "none"
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -117,7 +117,7 @@ def test_multiprocessing_works_where_shared_memory_is_private() -> None:
 def test_sessions_of_root_have_users_of_their_own() -> None:
     if not bubblewrap.as_root():
         pytest.skip("needs to run as root")
-    place = environments.local(packages=False)
+    place = environments.local(site_packages=False)
     users = {printed(place, "import os; print(os.getuid(), os.getgid(), os.getgroups())") for _ in range(3)}
     pool.close()
     assert len(users) == 3 and not any(text.startswith("0 ") for text in users)
@@ -185,7 +185,7 @@ def test_a_layer_that_worked_is_not_given_up_later(tmp_path: Path) -> None:
 import os
 from rlm_dspy import environments
 from rlm_dspy.environments import bubblewrap
-place = environments.local(packages=False)
+place = environments.local(site_packages=False)
 place.open().close()
 assert place.describe().layers[0] == 'bubblewrap'
 bubblewrap.find.cache_clear()
@@ -198,7 +198,7 @@ except Exception as error: print(type(error).__name__, error)
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_child_of_a_fork_opens_its_own(layer: str) -> None:
-    place = environments.local(layer=layer, packages=False)
+    place = environments.local(layer=layer, site_packages=False)
     assert printed(place, "print(1)") == "1"
     child = os.fork()
     if child == 0:

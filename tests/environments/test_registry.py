@@ -97,12 +97,12 @@ def test_unknown_names_are_explained(name: str, words: str) -> None:
 
 def test_options_come_as_text() -> None:
     options = {
-        "timeout": "none", "memory": "2GiB", "processes": "32", "packages": "no", "strict": "true",
+        "timeout": "none", "memory": "2GiB", "processes": "32", "site_packages": "no", "strict": "true",
         "readable": f"/usr{os.pathsep}{ROOT}", "layer": "bubblewrap", "scratch": "1048576",
     }  # fmt: skip
     place = environments.from_options("local", options)
     expected = environments.local(
-        timeout=None, memory=2 << 30, processes=32, packages=False, strict=True, readable=("/usr", ROOT),
+        timeout=None, memory=2 << 30, processes=32, site_packages=False, strict=True, readable=("/usr", ROOT),
         layer="bubblewrap", scratch="1MiB",
     )  # fmt: skip
     assert place == expected and hash(place) == hash(expected)
@@ -115,7 +115,7 @@ def test_options_come_as_text() -> None:
         ({"timeot": "3"}, r"no option 'timeot'\. Did you mean 'timeout'\? Its"),
         ({"timeout": "soon"}, "a number"),
         ({"processes": "3.5"}, "whole number"),
-        ({"packages": "perhaps"}, "true or false"),
+        ({"site_packages": "perhaps"}, "true or false"),
         ({"layer": "paper"}, "'bubblewrap', 'landlock'"),
         ({"memory": "much"}, "512MiB"),
     ],
