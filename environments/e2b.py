@@ -33,8 +33,8 @@ class E2B(CloudEnvironment):
         envs: Environment variables of the sandbox. Code reads them: put no secret there.
         metadata: Text that E2B keeps with the sandbox.
         allow_internet_access: Let code reach the network.
-        network: The SDK's ``network``, for rules in between; with it, ``allow_internet_access`` is not sent unless it
-            is True.
+        network: The SDK's ``network``, for rules in between, such as ``{"allow_out": ["8.8.8.8"]}``: what it allows is
+            open although ``allow_internet_access`` is False.
         user: The user that code runs as; None for the template's.
         cwd: The folder that code starts in; None for that user's home.
         api_key: The key; None for ``E2B_API_KEY``.
@@ -90,7 +90,8 @@ class E2B(CloudEnvironment):
     def network(self) -> Bound:
         """See `CloudEnvironment.network`."""
         if self.network_rules is not None:
-            return Bound("not bounded", f"by the rules given: {', '.join(self.network_rules)}")
+            rest = "open" if self.allow_internet_access else "closed, at E2B"
+            return Bound("not bounded", f"but by the rules given ({', '.join(self.network_rules)}); the rest is {rest}")
         if self.allow_internet_access:
             return Bound("not bounded", "allow_internet_access=True")
         return Bound("bounded", "allow_internet_access=False, at E2B")
@@ -105,15 +106,14 @@ class E2B(CloudEnvironment):
 
     def create(self, token: str) -> Remote:
         """See `CloudEnvironment.create`."""
-        options: dict[str, Any] = {"allow_internet_access": self.allow_internet_access}
-        if self.network_rules is not None:
-            options = {"network": self.network_rules, **(options if self.allow_internet_access else {})}
+        rules = {} if self.network_rules is None else {"network": self.network_rules}
         sandbox = self.sdk().Sandbox.create(
             template=self.template,
             timeout=self.ttl,
             envs=self.envs,
             metadata={**(self.metadata or {}), _TOKEN: token},
-            **options,
+            allow_internet_access=self.allow_internet_access,
+            **rules,
             **self.parameters(),
         )
         return _Sandbox(self, sandbox)

@@ -1,17 +1,21 @@
 """The providers whose environments are tested against loopback clouds, and what differs between them.
 
-A test takes the fixture ``cloud`` of `tests/environments/test_clouds.py`: the cloud, and the environment there.
+Tests have a fixture ``cloud`` made of `lead`: the provider's loopback cloud, to which its SDK is led.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlm_dspy import environments
+from rlm_dspy.environments import pool
 from rlm_dspy.environments.base import Environment
 
 
@@ -55,6 +59,21 @@ class Provider:
         return environments.get(self.name, **{"timeout": 60.0, **options})
 
 
+def lead(provider: Provider, monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Any]:
+    """Start the provider's loopback cloud and lead its SDK there; no sandbox may be left in it."""
+    for name in list(os.environ):
+        if name.startswith(("E2B_", "PRIME_")):
+            monkeypatch.delenv(name)
+    # SDKs keep things in the home folder.
+    monkeypatch.setenv("HOME", str(home))
+    with provider.cloud() as started:
+        for name, value in started.environ.items():
+            monkeypatch.setenv(name, value)
+        yield started
+        pool.close()
+        assert started.alive == []
+
+
 E2B = Provider("e2b", "e2b", ("e2b_cloud", "E2BCloud"), "E2B_API_KEY", "Start", "SendInput", renewed=True)
 PRIME = Provider(
     "prime", "prime_sandboxes", ("prime_cloud", "PrimeCloud"), "PRIME_API_KEY", "Start", "SendInput", slow_429=True
@@ -65,6 +84,6 @@ PROVIDERS = (E2B, PRIME)
 def params(providers: tuple[Provider, ...] = PROVIDERS) -> list[Any]:
     """For ``pytest.mark.parametrize``: each provider, skipped with the reason where its SDK is missing."""
     return [
-        pytest.param(provider, id=provider.name, marks=[pytest.mark.skip(reason=provider.missing)] if provider.missing else [])
-        for provider in providers
+        pytest.param(each, id=each.name, marks=pytest.mark.skipif(each.missing is not None, reason=str(each.missing)))
+        for each in providers
     ]

@@ -26,28 +26,25 @@ from rlm_dspy.environments.base import CellResult
 from rlm_dspy.environments.remote import RemoteTransport
 from rlm_dspy.errors import ConfigurationError, MissingExtraError, SandboxUnavailableError
 from rlm_dspy.testing import ScriptedLM, code
-from tests.environments.clouds import Provider, params
+from tests.environments.clouds import Provider, lead, params
 
 pytestmark = pytest.mark.parametrize("provider", params())
 
 QUICK = ("state_persists", "host_calls_overlap", "host_errors_are_raised_at_the_call")
-ROOT = Path(__file__).parents[2]
+RESIST = "while True:\n    try:\n        while True:\n            x = 1\n    except BaseException:\n        y = 1"
+PROBE = """
+import socket
+try:
+    socket.create_connection(("1.1.1.1", 443), 5)
+    print("open")
+except OSError:
+    print("closed")
+"""
 
 
 @pytest.fixture
 def cloud(provider: Provider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_leaks: None) -> Iterator[Any]:
-    """The provider's loopback cloud, to which its SDK is led. No sandbox may be left in it."""
-    for name in list(os.environ):
-        if name.startswith(("E2B_", "PRIME_")):
-            monkeypatch.delenv(name)
-    # SDKs keep things in the home folder.
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with provider.cloud() as started:
-        for name, value in started.environ.items():
-            monkeypatch.setenv(name, value)
-        yield started
-        pool.close()
-        assert started.alive == []
+    yield from lead(provider, monkeypatch, tmp_path)
 
 
 def run(session: Any, text: str, **options: Any) -> CellResult:
@@ -286,8 +283,7 @@ def test_what_cannot_be_deleted_is_told_and_deleted_at_exit(
 
 def test_a_cell_that_resists_is_killed_with_its_sandbox(cloud: Any, provider: Provider) -> None:
     with provider.environment()() as session:
-        resist = "while True:\n    try:\n        while True:\n            x = 1\n    except BaseException:\n        y = 1"
-        result = run(session, resist, timeout=0.3)
+        result = run(session, RESIST, timeout=0.3)
         assert result.error is not None and result.error.kind == "timeout"
         assert len(cloud.alive) == 1 and len(cloud.made) == 2
 
@@ -295,7 +291,9 @@ def test_a_cell_that_resists_is_killed_with_its_sandbox(cloud: Any, provider: Pr
 # ---------------------------------------------------------------------------------------------------------- clean-up
 
 
-def test_a_transport_that_nobody_holds_is_closed(cloud: Any, provider: Provider, eventually: Callable[..., bool]) -> None:
+def test_a_transport_that_nobody_holds_is_closed(
+    cloud: Any, provider: Provider, eventually: Callable[..., bool]
+) -> None:
     transport = provider.environment().open()
     assert isinstance(transport, RemoteTransport) and cloud.alive == [transport.remote.name]
     assert transport.remote.name in repr(transport)
@@ -403,5 +401,4 @@ def test_the_real_provider(provider: Provider, no_leaks: None) -> None:
     with provider.environment()() as session:
         assert session.execute("sum(range(10))") == 45
         assert session.execute("len(text)", {"text": "é" * 3_000_000}) == 3_000_000
-        probe = "import socket\ntry:\n    socket.create_connection(('1.1.1.1', 443), 5)\n    print('open')\nexcept OSError: print('closed')"
-        assert session.execute(probe) == "closed\n"
+        assert session.execute(PROBE) == "closed\n"

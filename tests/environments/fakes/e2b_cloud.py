@@ -141,7 +141,8 @@ class E2BCloud(HttpCloud):
         asked = json.loads(request.body[5:])
         command = asked["process"]
         folder = Path(command.get("cwd") or box.folder)
-        program = Program([command["cmd"], *command["args"]], folder, {"HOME": str(box.folder), **command.get("envs", {}), **box.asked.get("envVars", {})})
+        env = {"HOME": str(box.folder), **command.get("envs", {}), **box.asked.get("envVars", {})}
+        program = Program([command["cmd"], *command["args"]], folder, env)
         pid = program.pid
         box.programs[str(pid)] = program
         raw = request.stream("application/connect+json")
@@ -164,6 +165,5 @@ def _about(box: Box) -> dict[str, Any]:
     about = {"sandboxID": box.name, "templateID": box.asked["templateID"], "clientID": "local", "alias": "base"}
     sizes = {"cpuCount": 2, "memoryMB": 512, "diskSizeMB": 1024}
     times = {"startedAt": stamp(), "endAt": stamp(box.asked.get("timeout", 300))}
-    return {**about, **sizes, **times, "envdVersion": ENVD, "state": "running", "metadata": box.asked.get("metadata", {})}
-
-
+    metadata = box.asked.get("metadata", {})
+    return {**about, **sizes, **times, "envdVersion": ENVD, "state": "running", "metadata": metadata}

@@ -186,13 +186,15 @@ class HttpCloud(Cloud):
         places = {name: len(program.output[name]) if late else 0 for name in STREAMS}
         with self._lock:
             self._streams.add(connection)
+
+        def new(name: str) -> bytes:
+            return bytes(program.output[name][places[name] : places[name] + PIECE])
+
         try:
             while True:
                 with program.changed:
-                    program.changed.wait_for(
-                        lambda: program.done or box.ended or any(len(program.output[n]) > places[n] for n in STREAMS), 1.0
-                    )
-                    pieces = [(name, bytes(program.output[name][places[name] : places[name] + PIECE])) for name in STREAMS]
+                    program.changed.wait_for(lambda: program.done or box.ended or any(map(new, STREAMS)), 1.0)
+                    pieces = [(name, new(name)) for name in STREAMS]
                     done = program.done and not any(piece for _, piece in pieces)
                 if box.ended:
                     raise Drop

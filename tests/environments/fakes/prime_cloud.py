@@ -1,10 +1,10 @@
-"""A loopback stand-in for Prime Intellect: its REST API, and the gateway to the sandboxes with Connect RPC in protobuf.
+"""A loopback stand-in for Prime Intellect: its REST API, and the gateway to the sandboxes, Connect RPC in protobuf.
 
-    with PrimeCloud() as cloud:             # PRIME_API_BASE_URL=cloud.url PRIME_API_KEY=cloud.key and a HOME of the test
-        ...                                 # (the SDK keeps tokens in ~/.prime)
+    with PrimeCloud() as cloud:             # PRIME_API_BASE_URL=cloud.url PRIME_API_KEY=cloud.key
+        ...                                 # and a HOME of the test: the SDK keeps tokens in ~/.prime
 
-Operations, for `Cloud.fail` and `Cloud.calls`: create, status, get, auth, delete; of a sandbox Start, Connect, SendInput,
-SendSignal. The messages are those of the SDK's own wheel. Commands really run.
+Operations, for `Cloud.fail` and `Cloud.calls`: create, status, get, auth, delete; of a sandbox Start, Connect,
+SendInput, SendSignal. The messages are those of the SDK's own wheel. Commands really run.
 """
 
 from __future__ import annotations
