@@ -5,7 +5,7 @@
     environments.local(memory="2GiB")       # the default: a confined process of this Python
     environments.subprocess()               # a process of its own, not confined: for trusted code
     environments.inprocess()                # exec in this process: for trusted code and tests
-    environments.e2b(template="base")       # a microVM at E2B; environments.prime(): a VM at Prime Intellect
+    environments.e2b(template="base")       # a microVM at E2B; likewise prime(), modal(), daytona()
     environments.ipython(within="local")     # IPython's cells in any of the others
     environments.get("local", timeout=30)   # by name; `names` lists them
 
@@ -22,7 +22,7 @@ The rooms of this folder:
     subprocess_env.py  a process of its own, not confined
     inprocess.py       exec in this process
     ipython_env.py     IPython's cells, in any environment; ipython_shell.py runs them; kernel.py a Jupyter kernel
-    cloud.py           what environments at a provider share: e2b.py, prime.py
+    cloud.py           what environments at a provider share: e2b.py, prime.py, modal.py, daytona.py
     remote.py          a sandbox there as a stream; loops.py drives SDKs that are asynchronous only; _compat.py
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
@@ -65,11 +65,13 @@ if TYPE_CHECKING:
         Submission,
         Transport,
     )
+    from rlm_dspy.environments.daytona import Daytona
     from rlm_dspy.environments.e2b import E2B
     from rlm_dspy.environments.inprocess import InProcess
     from rlm_dspy.environments.interpreter import Interpreter
     from rlm_dspy.environments.ipython_env import IPython
     from rlm_dspy.environments.local import Local
+    from rlm_dspy.environments.modal import Modal
     from rlm_dspy.environments.pool import warm
     from rlm_dspy.environments.prime import Prime
     from rlm_dspy.environments.registry import from_options, get, names
@@ -80,6 +82,7 @@ _WHERE = {
     "Bound": "base",
     "CellError": "base",
     "CellResult": "base",
+    "Daytona": "daytona",
     "Description": "base",
     "E2B": "e2b",
     "Environment": "base",
@@ -92,6 +95,7 @@ _WHERE = {
     "InProcess": "inprocess",
     "Interpreter": "interpreter",
     "Local": "local",
+    "Modal": "modal",
     "Prime": "prime",
     "Subprocess": "subprocess_env",
     "from_options": "registry",
@@ -105,6 +109,7 @@ __all__ = [
     "Bound",
     "CellError",
     "CellResult",
+    "Daytona",
     "Description",
     "E2B",
     "Environment",
@@ -114,17 +119,20 @@ __all__ = [
     "InProcess",
     "Interpreter",
     "Local",
+    "Modal",
     "Prime",
     "Session",
     "Submission",
     "Subprocess",
     "Transport",
+    "daytona",
     "e2b",
     "from_options",
     "get",
     "inprocess",
     "ipython",
     "local",
+    "modal",
     "names",
     "prime",
     "subprocess",
@@ -162,6 +170,7 @@ def ipython(**options: Any) -> IPython:
 
 def e2b(**options: Any) -> E2B:
     """A microVM at E2B for every session; see `rlm_dspy.environments.e2b.E2B` for the options."""
+    from rlm_dspy.environments.daytona import Daytona
     from rlm_dspy.environments.e2b import E2B
 
     return E2B(**options)
@@ -174,6 +183,23 @@ def prime(**options: Any) -> Prime:
     return Prime(**options)
 
 
+def modal(**options: Any) -> Modal:
+    """A container at Modal for every session; see `rlm_dspy.environments.modal.Modal` for the options."""
+    from rlm_dspy.environments.modal import Modal
+
+    return Modal(**options)
+
+
+def daytona(**options: Any) -> Daytona:
+    """A sandbox at Daytona for every session; see `rlm_dspy.environments.daytona.Daytona` for the options."""
+    from rlm_dspy.environments.daytona import Daytona
+
+    return Daytona(**options)
+
+
+_FACTORIES = ("local", "subprocess", "inprocess", "e2b", "prime", "modal", "daytona")
+
+
 class _Room(types.ModuleType):
     """Keeps the functions above where importing a module of the same name would put that module in their place.
 
@@ -181,7 +207,7 @@ class _Room(types.ModuleType):
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("local", "subprocess", "inprocess", "e2b", "prime") and isinstance(value, types.ModuleType):
+        if name in _FACTORIES and isinstance(value, types.ModuleType):
             return
         super().__setattr__(name, value)
 

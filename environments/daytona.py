@@ -156,7 +156,8 @@ class Daytona(CloudEnvironment):
 
         async def sweep() -> None:
             async with self._client() as client:
-                await (await client.get(token)).delete()
+                with contextlib.suppress(self.sdk().DaytonaNotFoundError):
+                    await (await client.get(token)).delete()
 
         call(sweep(), _RENEW_SECONDS)
 

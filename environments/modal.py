@@ -147,12 +147,14 @@ class Modal(CloudEnvironment):
         modal = self.sdk()
         client = self._client()
         try:
-            watch = _WATCH % (self.ttl, self.max_lifetime, _UNHEARD)
+            watch = shlex.quote(_WATCH % (self.ttl, self.max_lifetime, _UNHEARD))
+            # An image without this Python has no watch, and lives until somebody was told that it has none.
+            watched = f"{self.python} -I -c {watch}; [ $? = {_UNHEARD} ] && exit {_UNHEARD}; exec sleep {self.max_lifetime}"
             app = modal.App.lookup(
                 self.app_name, environment_name=self.environment_name, create_if_missing=True, client=client
             )
             sandbox = modal.Sandbox.create(
-                "sh", "-c", f"exec {self.python} -I -c {shlex.quote(watch)}",
+                "sh", "-c", watched,
                 app=app, name=token, image=self._image(), timeout=self.max_lifetime, block_network=self._blocked,
                 client=client, **self._chosen(),
             )  # fmt: skip
@@ -184,10 +186,12 @@ class Modal(CloudEnvironment):
     def sweep(self, token: str) -> None:
         """See `CloudEnvironment.sweep`."""
         client = self._client()
+        modal = self.sdk()
         try:
-            sandbox = self.sdk().Sandbox
-            found = sandbox.from_name(self.app_name, token, environment_name=self.environment_name, client=client)
-            found.terminate()
+            with contextlib.suppress(modal.exception.NotFoundError):
+                modal.Sandbox.from_name(
+                    self.app_name, token, environment_name=self.environment_name, client=client
+                ).terminate()
         finally:
             _close(client)
 

@@ -31,8 +31,10 @@ _BUILT_IN = {
     "ipython": "rlm_dspy.environments.ipython_env:IPython",
     "e2b": "rlm_dspy.environments.e2b:E2B",
     "prime": "rlm_dspy.environments.prime:Prime",
+    "modal": "rlm_dspy.environments.modal:Modal",
+    "daytona": "rlm_dspy.environments.daytona:Daytona",
 }
-_PLANNED = ("docker", "modal", "daytona")
+_PLANNED = ("docker",)
 
 
 def names() -> list[str]:

@@ -186,6 +186,10 @@ class Cloud:
         """All sandboxes that were ever made, in order."""
         return list(self.boxes.values())
 
+    def count(self, operation: str) -> int:
+        """How often an operation was called."""
+        return self.calls.count(operation)
+
     def fail(self, operation: str, *answers: Any) -> None:
         """Answer the next calls of ``operation`` so: with a status of the provider's protocol, ``"drop"`` for a
         connection that breaks, or a number of seconds (float) to wait before all goes well."""

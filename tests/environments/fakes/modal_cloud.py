@@ -1,19 +1,24 @@
 """A loopback stand-in for Modal: gRPC, spoken with the server base classes in Modal's own wheel.
 
     with ModalCloud() as cloud:             # MODAL_SERVER_URL=cloud.url MODAL_TOKEN_ID=ak-1 MODAL_TOKEN_SECRET=cloud.key
-        ...
+        ...                                 # and MODAL_CONFIG_PATH somewhere empty
 
 Both ways of the SDK are served: sandboxes of the second kind (one call makes one and gives the address of its router),
 and those of the first, which the SDK still uses where a GPU is asked for. What programs print is kept by offset, as
 Modal does, so that a stream that broke goes on where it was. An operation that is not here answers UNIMPLEMENTED.
+
+Operations, for `Cloud.fail` and `Cloud.calls`: create, delete, start, write, read; all others by Modal's own names.
+Faults are as in `tests.environments.fakes.http_cloud`, a status as HTTP has it: 429 comes with the word to wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import socket
+import sys
 import threading
 import time
 import uuid
@@ -21,6 +26,7 @@ from typing import Any
 
 import grpclib.server
 from grpclib import GRPCError, Status
+from modal._utils.grpc_utils import custom_detail_codec
 from modal_proto import api_pb2 as api
 from modal_proto import task_command_router_pb2 as router
 from modal_proto.api_grpc import ModalClientBase
@@ -41,19 +47,27 @@ _KINDS = {
 }
 
 
+_STATUS = {400: Status.INVALID_ARGUMENT, 429: Status.RESOURCE_EXHAUSTED, 500: Status.INTERNAL, 503: Status.UNAVAILABLE}
+_WORDS = {
+    "SandboxCreate": "create", "SandboxCreateV2": "create", "SandboxTerminate": "delete", "SandboxTerminateV2": "delete",
+    "TaskExecStart": "start", "TaskExecStdinWrite": "write", "TaskExecStdioRead": "read",
+}  # fmt: skip
+
+
 class ModalCloud(Cloud):
     """The server, in a thread and an event loop of its own.
-
-    Faults are given as `grpclib.Status`; ``"drop"`` in ``"TaskExecStdioRead"`` breaks a stream in the middle.
 
     Attributes:
         url: Where it listens.
         apps, images: What was asked for, as the API has it.
+        limit: Sandboxes that may run at once.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.url = ""
+        self.limit = 20
+        self._streams: set[Any] = set()
         self.apps: list[str] = []
         self.images: list[list[str]] = []
         self._loop = asyncio.new_event_loop()
@@ -61,7 +75,8 @@ class ModalCloud(Cloud):
 
     def __enter__(self) -> ModalCloud:
         async def start() -> None:
-            self._server = grpclib.server.Server([_control(self), _router(self)])
+            handlers = [_served(_Control, self), _served(_Router, self)]
+            self._server = grpclib.server.Server(handlers, status_details_codec=custom_detail_codec)
             # By its protocol's number asyncio knows that it must not wait for more to send (TCP_NODELAY).
             listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             listening.bind(("127.0.0.1", 0))
@@ -73,6 +88,10 @@ class ModalCloud(Cloud):
         return self
 
     def __exit__(self, *_: Any) -> None:
+        if (modal := sys.modules.get("modal")) is not None:
+            # The SDK's one connection, which would be used for the next cloud as well.
+            with contextlib.suppress(Exception):
+                modal.Client.from_env().close()
         self.clear()
 
         async def stop() -> None:
@@ -91,22 +110,45 @@ class ModalCloud(Cloud):
 
     # ------------------------------------------------------------------------------------------------- operations
 
-    async def begin(self, operation: str, stream: Any) -> Any:
-        """Note a call, check who calls, do what a test wants to go wrong; gives the request."""
-        fault = self.fault(operation)
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment variables that lead the SDK here."""
+        return {
+            "MODAL_SERVER_URL": self.url,
+            "MODAL_TOKEN_ID": "ak-1",
+            "MODAL_TOKEN_SECRET": self.key,
+            "MODAL_CONFIG_PATH": "/nonexistent",
+        }
+
+    def exhaust(self) -> None:
+        """Let the account's limit be reached."""
+        self.limit = 0
+
+    def cut_streams(self) -> None:
+        """Break the connections over which output is streamed now."""
+
+        async def cut() -> None:
+            for stream in list(self._streams):
+                stream._stream.connection._transport.abort()
+
+        self._on_loop(cut())
+
+    async def begin(self, name: str, stream: Any) -> Any:
+        """Note a call, check who calls, do what a test wants to go wrong; gives the request and the fault."""
+        fault = self.fault(_WORDS.get(name, name))
         request = await stream.recv_message()
-        if operation == "ClientHello" or operation == "AuthTokenGet" or "Sandbox" in operation:
-            sent = stream.metadata.get("x-modal-token-secret")
-            if sent != self.key:
-                raise GRPCError(Status.UNAUTHENTICATED, "Token validation failed")
-        if isinstance(fault, Status):
-            raise GRPCError(fault, f"{fault.name} was asked for")
+        # Routers are told another word than the key.
+        if "authorization" not in stream.metadata and stream.metadata.get("x-modal-token-secret") != self.key:
+            raise GRPCError(Status.UNAUTHENTICATED, "Token validation failed")
         if isinstance(fault, float):
             await asyncio.sleep(fault)
-        if fault == "drop":
-            stream._stream.connection._transport.close()
-            raise GRPCError(Status.UNAVAILABLE, "dropped")
-        return request
+        elif isinstance(fault, int):
+            wait = [api.RPCRetryPolicy(retry_after_secs=0.1)] if fault == 429 else None
+            raise GRPCError(_STATUS[fault], f"{fault} was asked for", wait)
+        elif fault == "drop":
+            stream._stream.connection._transport.abort()
+            raise asyncio.CancelledError
+        return request, fault
 
     def box_of_task(self, task: str) -> Box:
         """The live sandbox of a task id."""
@@ -126,6 +168,8 @@ class ModalCloud(Cloud):
     def new_box(self, request: Any, prefix: str) -> Box:
         """A sandbox whose id tells its kind, as those of Modal do; it lives as long as its own first program."""
         wanted = request.definition
+        if len(self.alive) >= self.limit:
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, f"the maximum number of sandboxes ({self.limit}) is reached")
         if wanted.name and self.named(wanted.name) is not None:
             raise GRPCError(Status.ALREADY_EXISTS, f"Sandbox named {wanted.name} exists")
         name = prefix + uuid.uuid4().hex[:20]
@@ -136,7 +180,8 @@ class ModalCloud(Cloud):
             def look() -> None:
                 if program.done and not box.ended:
                     box.status = program.status
-                    box.end("exited")
+                    # The thread that tells of the end is one of those that the end waits for.
+                    threading.Thread(target=box.end, args=("exited",), daemon=True).start()
 
             program.watch(look)
         return box
@@ -165,8 +210,12 @@ def _operation(function: Any) -> Any:
     name = function.__name__
 
     async def serve(self: Any, stream: Any) -> None:
-        request = await self.cloud.begin(name, stream)
-        await stream.send_message(await function(self, request))
+        request, fault = await self.cloud.begin(name, stream)
+        answer = await function(self, request)
+        if fault == "lost":
+            stream._stream.connection._transport.abort()
+            raise asyncio.CancelledError
+        await stream.send_message(answer)
 
     return serve
 
@@ -247,7 +296,7 @@ class _Control(ModalClientBase):
     @_operation
     async def SandboxTerminateV2(self, request: Any) -> Any:  # noqa: N802
         box = self.cloud.boxes[request.sandbox_id]
-        await asyncio.to_thread(box.end, "terminated")
+        await asyncio.to_thread(box.end, "deleted")
         return api.SandboxTerminateResponse()
 
     # The first kind.
@@ -311,7 +360,7 @@ class _Router(TaskCommandRouterBase):
         return router.TaskExecPollResponse(**_ended(status))
 
     async def TaskExecWait(self, stream: Any) -> None:  # noqa: N802
-        request = await self.cloud.begin("TaskExecWait", stream)
+        request, _ = await self.cloud.begin("TaskExecWait", stream)
         program = self.cloud.program(request)
         await self.in_thread(program.wait)
         status = program.status or 0
@@ -341,7 +390,7 @@ class _Router(TaskCommandRouterBase):
         return await done
 
     async def TaskExecStdioRead(self, stream: Any) -> None:  # noqa: N802
-        request = await self.cloud.begin("TaskExecStdioRead", stream)
+        request, _ = await self.cloud.begin("TaskExecStdioRead", stream)
         program = self.cloud.program(request)
         box = self.cloud.box_of_task(request.task_id)
         output = program.output[_KINDS[request.file_descriptor]]
@@ -349,6 +398,7 @@ class _Router(TaskCommandRouterBase):
         news = asyncio.Event()
         loop = asyncio.get_running_loop()
         stop = program.watch(lambda: loop.call_soon_threadsafe(news.set))
+        self.cloud._streams.add(stream)
         try:
             while True:
                 news.clear()
@@ -357,16 +407,13 @@ class _Router(TaskCommandRouterBase):
                     piece = bytes(output[at : at + CHUNK])
                     await stream.send_message(router.TaskExecStdioReadResponse(data=piece))
                     at += len(piece)
-                    if (fault := self.cloud.fault("chunk", note=False)) == "drop":
-                        raise GRPCError(Status.UNAVAILABLE, "the stream broke")
-                    if isinstance(fault, float):
-                        await asyncio.sleep(fault)
                 if box.ended:
                     raise GRPCError(Status.NOT_FOUND, "Task not found")
                 if done:
                     return
                 await news.wait()
         finally:
+            self.cloud._streams.discard(stream)
             stop()
 
 
@@ -374,13 +421,7 @@ def _ended(status: int) -> dict[str, int]:
     return {"code": status} if status >= 0 else {"signal": -status}
 
 
-def _control(cloud: ModalCloud) -> Any:
-    made = _filled(_Control)()
-    made.cloud = cloud
-    return made
-
-
-def _router(cloud: ModalCloud) -> Any:
-    made = _filled(_Router)()
+def _served(kind: type, cloud: ModalCloud) -> Any:
+    made = _filled(kind)()
     made.cloud = cloud
     return made
