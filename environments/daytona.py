@@ -134,8 +134,10 @@ class Daytona(CloudEnvironment):
     def _client(self) -> Any:
         """A connection; on the loop of the clouds only."""
         sdk = self.sdk()
-        given = {"api_key": self.api_key, "api_url": self.api_url, "target": self.target}
-        return sdk.AsyncDaytona(sdk.DaytonaConfig(**{name: str(text) for name, text in given.items() if text is not None}))
+        options = {"api_key": self.api_key, "api_url": self.api_url, "target": self.target}
+        given = {name: str(text) for name, text in options.items() if text is not None}
+        # Given an empty one, the SDK warns of an option of its own that is about to go.
+        return sdk.AsyncDaytona(sdk.DaytonaConfig(**given) if given else None)
 
     def _parameters(self, token: str) -> Any:
         sdk = self.sdk()

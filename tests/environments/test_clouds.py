@@ -81,9 +81,10 @@ def trajectory(environment: Any) -> tuple[Any, ...]:
         code("replies = llm_query_batched(words[:3])\nprint(replies)"),
         code("SUBMIT(answer=' '.join(replies))"),
     ]
-    sub = ScriptedLM(["one", "two", "three"])
+    # Sub-calls overlap, so that a list of replies would be dealt out as they happen to come.
+    sub = ScriptedLM(lambda call: next(word.upper() for word in ("alpha", "beta", "gamma") if word in call.prompt))
     with dspy.context(lm=ScriptedLM(turns)):
-        pred = RLM("context -> answer", interpreter=environment, sub_lm=sub)(context="a b c " * 10_000)
+        pred = RLM("context -> answer", interpreter=environment, sub_lm=sub)(context="alpha beta gamma " * 10_000)
     steps = [(turn.code, turn.output) for turn in pred.trajectory]
     return pred.answer, str(pred.outcome), steps
 

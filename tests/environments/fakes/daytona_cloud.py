@@ -66,8 +66,7 @@ class DaytonaCloud(HttpCloud):
 
     def refuse(self, status: int, message: str = "") -> Reply:
         """See `HttpCloud.refuse`."""
-        words = {429: "Too many requests", 500: "Internal server error", 503: "No available runners"}
-        told = message or words.get(status, f"status {status}")
+        told = message or f"status {status} was asked for"
         return Reply(status, {"statusCode": status, "message": told, "error": "Error", "source": "DAYTONA_API"})
 
     def answer(self, request: Request) -> Reply | None:
