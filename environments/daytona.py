@@ -93,7 +93,8 @@ class Daytona(CloudEnvironment):
             raise ConfigurationError(f"resources has no {', '.join(unknown)}; it takes {', '.join(_RESOURCES)}")
         self.image = image
         self.snapshot = snapshot
-        self.resources = dict(resources) if resources is not None else None
+        # From a command line they come as text.
+        self.resources = {k: int(v) if str(v).isdecimal() else v for k, v in resources.items()} if resources else None
         self.language = language
         self.os_user = os_user
         self.env_vars = texts("env_vars", env_vars)
@@ -102,7 +103,7 @@ class Daytona(CloudEnvironment):
         self.network_allow_list = network_allow_list
         self.domain_allow_list = domain_allow_list
         self.auto_stop_interval = _minutes("auto_stop_interval", auto_stop_interval)
-        self.auto_delete_interval = auto_delete_interval
+        self.auto_delete_interval = _minutes("auto_delete_interval", auto_delete_interval, least=0)
         self.ttl_minutes = ttl_minutes if ttl_minutes is None else _minutes("ttl_minutes", ttl_minutes)
         self.create_timeout = positive("create_timeout", create_timeout)
         self.target = target
@@ -270,8 +271,8 @@ class _Sandbox(Remote):
         return self._environment.judge(error)
 
 
-def _minutes(option: str, value: Any) -> int:
+def _minutes(option: str, value: Any, least: int = 1) -> int:
     """A whole number of minutes, checked."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"{option} must be a whole number of minutes, 1 or more, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationError(f"{option} must be a whole number of minutes, {least} or more, not {value!r}")
     return value

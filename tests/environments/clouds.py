@@ -70,7 +70,7 @@ class Provider:
 def lead(provider: Provider, monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Any]:
     """Start the provider's loopback cloud and lead its SDK there; no sandbox may be left in it."""
     for name in list(os.environ):
-        if name.startswith(("E2B_", "PRIME_")):
+        if name.startswith(("E2B_", "PRIME_", "MODAL_", "DAYTONA_")):
             monkeypatch.delenv(name)
     # SDKs keep things in the home folder.
     monkeypatch.setenv("HOME", str(home))
