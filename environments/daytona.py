@@ -18,6 +18,7 @@ from rlm_dspy.environments.loops import call, iterate
 from rlm_dspy.environments.remote import Remote, Verdict
 from rlm_dspy.errors import ConfigurationError
 
+_MINUTE = 60.0
 _STATE_SECONDS = 5.0
 _RENEW_SECONDS = 10.0
 _RESOURCES = ("cpu", "memory", "disk", "gpu", "gpu_type")
@@ -135,7 +136,7 @@ class Daytona(CloudEnvironment):
     def _client(self) -> Any:
         """A connection; on the loop of the clouds only."""
         sdk = self.sdk()
-        options = {"api_key": self.api_key, "api_url": self.api_url, "target": self.target}
+        options = {"api_key": self.api_key, "api_url": self.api_url}
         given = {name: str(text) for name, text in options.items() if text is not None}
         # Given an empty one, the SDK warns of an option of its own that is about to go.
         return sdk.AsyncDaytona(sdk.DaytonaConfig(**given) if given else None)
@@ -144,7 +145,7 @@ class Daytona(CloudEnvironment):
         sdk = self.sdk()
         names = (
             "language", "os_user", "env_vars", "labels", "network_allow_list", "domain_allow_list", "auto_stop_interval",
-            "auto_delete_interval", "ttl_minutes",
+            "auto_delete_interval", "ttl_minutes", "target",
         )  # fmt: skip
         chosen = {name: value for name in names if (value := getattr(self, name)) is not None}
         # Where both are given, Daytona refuses the sandbox.
@@ -197,7 +198,7 @@ class _Sandbox(Remote):
         self._sandbox = sandbox
         self._command = ""
         self.name = sandbox.id
-        self.lifetime = 60.0 * environment.auto_stop_interval
+        self.lifetime = _MINUTE * environment.auto_stop_interval
         self.renew_every = self.lifetime / 3
 
     def start(self, command: str) -> None:
