@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from rlm_dspy.run import Run
     from rlm_dspy.sessions import RLMSession
     from rlm_dspy.signatures.guidance import Guidance
-    from rlm_dspy.trajectory import Outcome, Trajectory, Turn
+    from rlm_dspy.trajectory import ChildRun, Outcome, Trajectory, Turn
 
 __version__ = "0.1.0"
 
@@ -78,6 +78,7 @@ _HOMES = {
     "completion": "rlm_dspy.completions",
     "Trajectory": "rlm_dspy.trajectory",
     "Turn": "rlm_dspy.trajectory",
+    "ChildRun": "rlm_dspy.trajectory",
     "CallFailed": "rlm_dspy.errors",
     "CallRefused": "rlm_dspy.errors",
     "ReplyFailed": "rlm_dspy.errors",
@@ -97,6 +98,7 @@ __all__ = [
     "RLM",
     "CallFailed",
     "CallRefused",
+    "ChildRun",
     "ConfigurationError",
     "Difference",
     "Event",

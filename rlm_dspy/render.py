@@ -91,12 +91,17 @@ def trajectory_html(turns: Sequence[Turn]) -> str:
 
     cell = 'style="vertical-align:top;text-align:left;padding:4px 8px;border-top:1px solid #8884"'
     rows = []
+    children = getattr(turns, "children", ())
     for turn in turns:
         colour = ' style="color:#c33"' if turn.error else ""
         calls = ""
         if turn.calls:
             failed = sum(1 for _, _, error in turn.calls if error)
             calls = f"<div><small>{len(turn.calls)} calls{f', {failed} failed' if failed else ''}</small></div>"
+        for child in (child for child in children if child.turn == turn.number):
+            asked = html.escape(printable(one_line(child.prompt, 120)))
+            about = f"child, {child.outcome}, {child.seconds:.1f} s: {asked}"
+            calls += f"<details><summary><small>{about}</small></summary>{trajectory_html(child.trajectory)}</details>"
         rows.append(
             f"<tr><td {cell}><b{colour}>{turn.number}</b><br><small>{turn.seconds:.1f} s</small></td>"
             f"<td {cell}>{block(turn['reasoning'])}</td>"

@@ -44,13 +44,15 @@ class Shape:
         signature = getattr(module, "signature", None)
         if isinstance(signature, type) and issubclass(signature, dspy.Signature):
             return cls.of_signatures(signature, signature)
-        forward = inspect.signature(module.forward).parameters.values()
+        # Past DSPy's own look-up, which takes this for a call and warns.
+        forward = inspect.signature(object.__getattribute__(module, "forward")).parameters.values()
         named = [p for p in forward if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         predictors = module.predictors()
         outputs = _types(predictors[-1].signature.output_fields) if predictors else {}
-        if isinstance(module, dspy.ChainOfThought) and len(outputs) > 1:
+        if len(outputs) > 1 and _thinks(module, predictors[-1]):
             # It stands before the outputs that were asked for.
             outputs.pop("reasoning", None)
+        if isinstance(module, dspy.ChainOfThought) and outputs:
             inputs = _types(predictors[0].signature.input_fields)
             return cls(inputs, frozenset(), outputs, cls.of_signatures(*2 * (predictors[0].signature,)).doc)
         if named:
@@ -115,8 +117,11 @@ class Shape:
         return bound
 
     def value(self, prediction: Any) -> Any:
-        """What code gets of ``prediction``: the one output, or a record of several."""
-        if self.outputs and isinstance(prediction, dspy.Example):
+        """What code gets of ``prediction``: the one output, or a record of several.
+
+        A module of the user's own may give others than its last predictor has; then it gets those.
+        """
+        if self.outputs and isinstance(prediction, dspy.Example) and self.outputs.keys() <= set(prediction.keys()):
             prediction = dspy.Example(**{name: prediction.get(name) for name in self.outputs})
         return to_sandbox(prediction)
 
@@ -161,6 +166,12 @@ def plain(value: Any) -> Any:
 
 def _types(fields: Mapping[str, Any]) -> dict[str, str]:
     return {name: type_text(field.annotation) for name, field in fields.items()}
+
+
+def _thinks(module: dspy.Module, predictor: dspy.Predict) -> bool:
+    """True if ``predictor`` is the one of a ``dspy.ChainOfThought``, the module itself or a part of it."""
+    parts = [part for _, part in module.named_sub_modules(dspy.ChainOfThought)]
+    return any(predictor in part.predictors() for part in parts)
 
 
 def _default(signature: type[dspy.Signature]) -> bool:

@@ -45,13 +45,26 @@ from dspy.lm15 import (
 
 from rlm_dspy.signatures.demonstration import FRESH
 
-__all__ = ["Call", "Policy", "Reply", "ScriptedLM", "code", "oracle"]
+__all__ = ["Call", "Policy", "Reply", "ScriptedLM", "code", "oracle", "outputs"]
 
 
 def code(source: str, plan: str = "") -> str:
     """A root's reply in the plain dialect: ``plan``, then ``source`` as one Python block."""
     block = f"```python\n{source}\n```"
     return f"{plan}\n\n{block}" if plan else block
+
+
+def outputs(**values: Any) -> str:
+    """A reply that gives these outputs in the form of ``dspy.ChatAdapter``, as predictors and ``extract`` ask for it.
+
+    Args:
+        **values: By output field: a text as it is, all else as JSON.
+    """
+    given = "\n\n".join(
+        f"[[ ## {name} ## ]]\n{value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in values.items()
+    )
+    return f"{given}\n\n[[ ## completed ## ]]"
 
 
 @dataclass(frozen=True)
@@ -138,11 +151,7 @@ def oracle(
             return code(step(call) if callable(step) else step)
         if answer is None:
             raise AssertionError(f"the oracle has {len(steps)} steps, and was asked for more: {call.prompt[-300:]!r}")
-        fields = "\n\n".join(
-            f"[[ ## {name} ## ]]\n{value if isinstance(value, str) else json.dumps(value)}"
-            for name, value in answer.items()
-        )
-        return f"{fields}\n\n[[ ## completed ## ]]"
+        return outputs(**answer)
 
     return policy
 

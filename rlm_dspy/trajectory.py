@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Literal, SupportsIndex, overload
 
 from rlm_dspy import events as ev
 from rlm_dspy.environments.base import Image
+from rlm_dspy.errors import RecordingError
+from rlm_dspy.redact import redactor
 
 Status = Literal["submitted", "extracted", "failed", "direct"]
 
@@ -153,6 +156,13 @@ class Trajectory(list[Turn]):
         trajectory.events = log
         return trajectory
 
+    @property
+    def children(self) -> tuple[ChildRun, ...]:
+        """The children that code started and that have ended, in the order they started; none for a slice."""
+        started = [event.run_id for event in self.events if isinstance(event, ev.ChildStarted)]
+        ended = {event.run_id: event for event in self.events if isinstance(event, ev.ChildEnded)}
+        return tuple(_child(ended[run_id]) for run_id in started if run_id in ended)
+
     def __rich__(self) -> Any:
         from rlm_dspy.render import trajectory_table
 
@@ -162,3 +172,54 @@ class Trajectory(list[Turn]):
         from rlm_dspy.render import trajectory_html
 
         return trajectory_html(self)
+
+
+@dataclass(frozen=True)
+class ChildRun:
+    """A child that the code of a turn started, and what it did.
+
+    Attributes:
+        turn: The turn of the parent, from 1.
+        name: The function that started it: ``"rlm_query"`` or ``"rlm_query_batched"``.
+        prompt: What it was asked, without secrets; ``""`` where another module is the child, or where it was too large
+            to be kept.
+        inputs: Name to type and size of each of its inputs.
+        outcome: How it ended. A child that was stopped before it had an outcome is ``"failed"``, with the error
+            ``"cancelled"``.
+        seconds: Wall time.
+        trajectory: Its turns; children of its own are in ``trajectory.children``.
+    """
+
+    turn: int
+    name: str
+    prompt: str
+    inputs: dict[str, str]
+    outcome: Outcome
+    seconds: float
+    trajectory: Trajectory
+
+
+def _prompt(started: ev.RunStarted | None) -> str:
+    kept = started.inputs.get("prompt") if started is not None else None
+    if kept is None or kept.why:
+        return ""
+    try:
+        return redactor()(str(kept.value()))
+    except RecordingError:
+        # Its file is gone.
+        return ""
+
+
+def _child(event: ev.ChildEnded) -> ChildRun:
+    started = next((e for e in event.events if isinstance(e, ev.RunStarted)), None)
+    stopped = event.outcome == "cancelled"
+    status: Any = "failed" if stopped else event.outcome
+    return ChildRun(
+        turn=event.turn,
+        name=event.name,
+        prompt=_prompt(started),
+        inputs=dict(started.variables) if started is not None else {},
+        outcome=Outcome(status, limit=event.limit, error=event.error or ("cancelled" if stopped else None)),
+        seconds=event.seconds,
+        trajectory=Trajectory.from_events(event.events),
+    )

@@ -41,6 +41,12 @@ REPLIES: dict[str, list[str]] = {
         code("who = customer_of(7)\nwho"),
         code("SUBMIT(tickets=[{'number': 7, 'kind': 'billing'}])"),
     ],
+    "Sessions, journals, replay": [
+        code("first, last = context.splitlines()\nSUBMIT(answer=first.split()[0])"),
+        code("SUBMIT(answer=last.split()[0])"),
+        code("SUBMIT(answer=first.split()[-1])"),
+        code("SUBMIT(answer=next(line.split()[0] for line in context.splitlines() if 'Friday' in line))"),
+    ],
     "Limits and outcomes": [code("context.count('tea')"), "[[ ## answer ## ]]\ntea\n\n[[ ## completed ## ]]"],
 }
 

@@ -7,7 +7,7 @@ import pytest
 
 from rlm_dspy import RLM
 from rlm_dspy.environments.base import Environment
-from rlm_dspy.testing import Call, Reply, ScriptedLM, code, oracle
+from rlm_dspy.testing import Call, Reply, ScriptedLM, code, oracle, outputs
 
 
 def test_an_oracle_plays_many_runs_at_once(sandbox: Environment) -> None:
@@ -53,3 +53,12 @@ def test_a_list_is_used_up_in_order_and_says_so() -> None:
 
 def test_code_is_the_plain_dialect() -> None:
     assert code("x = 1", "Set x.") == "Set x.\n\n```python\nx = 1\n```"
+
+
+@pytest.mark.parametrize("adapter", [dspy.ChatAdapter(), None])
+def test_outputs_are_read_by_a_predictor(adapter: dspy.Adapter | None) -> None:
+    lm = ScriptedLM([outputs(name="Ada", ages=[36, 37], kind={"a": None})])
+    with dspy.context(lm=lm, adapter=adapter):
+        prediction = dspy.Predict("q -> name, ages: list[int], kind: dict")(q="?")
+    assert (prediction.name, prediction.ages, prediction.kind) == ("Ada", [36, 37], {"a": None})
+    assert len(lm.calls) == 1

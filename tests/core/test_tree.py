@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from rlm_dspy import RLM, ConfigurationError, LimitReached
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.events import ChildEnded, ChildStarted
-from rlm_dspy.testing import Call, ScriptedLM, code
+from rlm_dspy.testing import Call, ScriptedLM, code, outputs
 
 PRICE = {"scripted/lm": (1.0, 1.0)}
 
@@ -109,6 +110,44 @@ def test_a_deep_tree_through_narrow_gates_does_not_deadlock(sandbox: Environment
     )
     assert prediction.answer.count("leaf") == 8 and prediction.usage["children"] == 14
     assert prediction.usage["deepest"] == 3
+
+
+def test_the_trajectory_has_what_children_did_in_the_order_they_started(sandbox: Environment) -> None:
+    """Down to the last level, in lists and as HTML."""
+
+    def policy(call: Call) -> str:
+        task = call.own[0]["content"]
+        if "leaf" in task:
+            return code("SUBMIT(text.upper())")
+        if "branch" in task:
+            return code("SUBMIT(rlm_query('leaf <b>', text=text))")
+        rows = "[{'prompt': f'branch {n}', 'text': 'ab'[n]} for n in range(2)]"
+        return code(f"SUBMIT(' '.join(rlm_query_batched({rows})))")
+
+    prediction = asked(ScriptedLM(policy), sandbox, max_depth=3)
+    assert prediction.answer == "A B"
+    children = prediction.trajectory.children
+    assert [(run.turn, run.name, run.prompt) for run in children] == [
+        (1, "rlm_query_batched", "branch 0"),
+        (1, "rlm_query_batched", "branch 1"),
+    ]
+    for run in children:
+        assert run.outcome == "submitted" and run.seconds > 0 and run.inputs["text"] == "str, 1 character"
+        (leaf,) = run.trajectory.children
+        assert leaf.prompt == "leaf <b>" and leaf.trajectory[0].code == "SUBMIT(text.upper())"
+        assert leaf.trajectory.children == ()
+    assert prediction.trajectory[:1].children == ()
+    page = prediction.trajectory._repr_html_()
+    assert page.count("<details>") == 4 and "leaf &lt;b&gt;" in page and "leaf <b>" not in page
+
+
+def test_a_key_in_the_prompt_of_a_child_is_not_shown(sandbox: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "zq-very-secret-9")
+    lm = root_and_child([code("SUBMIT(rlm_query('use zq-' + 'very-secret-9'))")], [code("SUBMIT('done')")])
+    prediction = asked(lm, sandbox, max_depth=2)
+    assert prediction.answer == "done"
+    (run,) = prediction.trajectory.children
+    assert run.prompt == "use [hidden]"
 
 
 def test_at_the_last_level_one_sub_call_answers_and_says_so(sandbox: Environment) -> None:
@@ -348,6 +387,38 @@ def test_typed_sub_calls_give_python_values(sandbox: Environment) -> None:
     contract = lm.calls[0].own[0]["content"]
     assert "classify(clause: str, labels: list[str]) -> record with .label: str, .score: int" in contract
     assert prediction.usage["by_role"]["classify"]["lm_calls"] == 3
+
+
+class Judge(dspy.Module):
+    """Judges an entry."""
+
+    def __init__(self, renamed: bool) -> None:
+        super().__init__()
+        self.think = dspy.ChainOfThought("entry: str -> severity: int")
+        self.renamed = renamed
+
+    def forward(self, entry: str) -> dspy.Prediction:
+        found = self.think(entry=entry)
+        return dspy.Prediction(grade=found.severity, of=entry) if self.renamed else found
+
+
+@pytest.mark.parametrize(("renamed", "shown"), [(False, "4"), (True, "3 a")])
+def test_a_module_as_a_sub_call_gives_its_outputs_and_no_reasoning(
+    sandbox: Environment, renamed: bool, shown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = "found = judge('a')\nprint(f'{found.grade} {found.of}' if hasattr(found, 'grade') else found + 1)"
+    lm = ScriptedLM([code(source), code("SUBMIT('x')")])
+    sub = ScriptedLM(lambda call: outputs(reasoning="It says so.", severity=3))
+    dspy_log = logging.getLogger("dspy")
+    dspy_log.addHandler(caplog.handler)
+    try:
+        prediction = asked(lm, sandbox, sub=sub, sub_calls={"judge": Judge(renamed)})
+    finally:
+        dspy_log.removeHandler(caplog.handler)
+    assert prediction.trajectory[0].output == shown
+    assert "- `judge(entry: str) -> int` - Judges an entry." in lm.calls[0].own[0]["content"]
+    # Looking at what it takes is no call of its `forward`, of which DSPy warns.
+    assert not [record for record in caplog.records if "forward" in record.getMessage()]
 
 
 def test_a_reply_that_does_not_fit_is_asked_for_once_more_and_paid(sandbox: Environment) -> None:
