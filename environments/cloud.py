@@ -113,32 +113,32 @@ class CloudEnvironment(Environment):
         command = f"exec {self.python} -I -u -c {shlex.quote(BOOTSTRAP)}"
         start = time.monotonic()
         attempts = 0
-        asked = ""  # the token of a request whose outcome is not known
+        token = ""
+        unsure = False  # whether there may be a sandbox of this token that nobody knows of
         try:
             for pause in pauses():
                 attempts += 1
-                asked = asked or new_token()
+                token, before, unsure = token or new_token(), unsure, True
                 try:
-                    remote = self.create(asked)
-                    asked = ""
+                    remote = self.create(token)
+                    token, before, unsure = "", False, False
                     return RemoteTransport(self._started(remote, command))
-                except RLMError:
-                    asked = ""
-                    raise
                 except Exception as error:
                     verdict = self.judge(error)
-                    if verdict in ("rejected", "credentials", "quota"):
-                        asked = ""
+                    if isinstance(error, RLMError) or verdict in ("rejected", "credentials", "quota"):
+                        unsure = before
+                    if isinstance(error, RLMError):
+                        raise
                     if verdict not in ("again", "rejected") or time.monotonic() + pause - start > OPEN_SECONDS:
                         raise self._refusal(verdict, error, attempts, time.monotonic() - start) from None
-                if asked and not self.repeatable:
-                    self._swept(asked)
-                    asked = ""
+                if unsure and not self.repeatable:
+                    self._swept(token)
+                    token, unsure = "", False
                 time.sleep(pause)
             raise AssertionError
         finally:
-            if asked:
-                self._swept(asked)
+            if unsure:
+                self._swept(token)
 
     def _swept(self, token: str) -> None:
         try:

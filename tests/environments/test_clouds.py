@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from rlm_dspy.environments.remote import RemoteTransport
 from rlm_dspy.errors import ConfigurationError, MissingExtraError, SandboxUnavailableError
 from rlm_dspy.testing import ScriptedLM, code
 from tests.environments.clouds import Provider, lead, params
+from tests.environments.fakes.distance import Distance
 
 pytestmark = pytest.mark.parametrize("provider", params())
 
@@ -107,6 +109,28 @@ def test_one_cell_is_one_request(cloud: Any, provider: Provider) -> None:
         # A call of a host function costs one more: its reply.
         assert run(session, "print(ask(x))", functions={"ask": ask}).stdout == "2\n"
         assert cloud.calls[before:] == [provider.send] * 7
+
+
+def test_far_away_a_cell_takes_one_round_trip(cloud: Any, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(x: int) -> int:
+        return x + 1
+
+    def fastest(text: str) -> float:
+        times = []
+        for _ in range(12):
+            start = time.perf_counter()
+            assert run(session, text, functions={"ask": ask}).error is None
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    round_trip = 0.1
+    with Distance(cloud.url, round_trip) as far:
+        cloud.url = far.url
+        for name, value in cloud.environ.items():
+            monkeypatch.setenv(name, value)
+        with provider.environment()() as session:
+            assert round_trip <= fastest("x = 1") < 1.8 * round_trip
+            assert 2 * round_trip <= fastest("ask(x)") < 2.8 * round_trip
 
 
 def test_sessions_at_once(cloud: Any, provider: Provider) -> None:
