@@ -170,7 +170,6 @@ def ipython(**options: Any) -> IPython:
 
 def e2b(**options: Any) -> E2B:
     """A microVM at E2B for every session; see `rlm_dspy.environments.e2b.E2B` for the options."""
-    from rlm_dspy.environments.daytona import Daytona
     from rlm_dspy.environments.e2b import E2B
 
     return E2B(**options)

@@ -144,8 +144,8 @@ class Daytona(CloudEnvironment):
     def _parameters(self, token: str) -> Any:
         sdk = self.sdk()
         names = (
-            "language", "os_user", "env_vars", "labels", "network_allow_list", "domain_allow_list", "auto_stop_interval",
-            "auto_delete_interval", "ttl_minutes", "target",
+            "language", "os_user", "env_vars", "labels", "network_allow_list", "domain_allow_list",
+            "auto_stop_interval", "auto_delete_interval", "ttl_minutes", "target",
         )  # fmt: skip
         chosen = {name: value for name in names if (value := getattr(self, name)) is not None}
         # Where both are given, Daytona refuses the sandbox.
@@ -224,27 +224,31 @@ class _Sandbox(Remote):
 
     async def _log(self) -> AsyncIterator[str]:
         """The log as an iterator; the SDK reads on when a piece was taken."""
-        pieces: asyncio.Queue[str | None] = asyncio.Queue(1)
+        pieces: asyncio.Queue[str | None] = asyncio.Queue()
+        room = asyncio.Semaphore(2)
+        wanted = True
 
         async def stdout(text: str) -> None:
+            # The SDK hands over what is left even when it is cancelled.
+            if not wanted:
+                return
+            await room.acquire()
             # Early daemons fill their pieces up with NULs; text of ours has none.
-            await pieces.put(text.replace("\0", ""))
+            pieces.put_nowait(text.replace("\0", ""))
 
         async def stderr(text: str) -> None:
             self.keep_stderr(text)
 
-        async def follow() -> None:
-            try:
-                await self._sandbox.process.get_session_command_logs_async(_SESSION, self._command, stdout, stderr)
-            finally:
-                await pieces.put(None)
-
-        following = asyncio.create_task(follow())
+        logs = self._sandbox.process.get_session_command_logs_async
+        following = asyncio.create_task(logs(_SESSION, self._command, stdout, stderr))
+        following.add_done_callback(lambda _: pieces.put_nowait(None))
         try:
             while (piece := await pieces.get()) is not None:
+                room.release()
                 yield piece
             await following
         finally:
+            wanted = False
             following.cancel()
 
     def send(self, data: bytes) -> None:

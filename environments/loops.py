@@ -105,8 +105,13 @@ def iterate(items: AsyncIterator[T]) -> Iterator[T]:
             return True, item
         return False, None
 
-    while True:
-        more, item = call(following())
-        if not more:
-            return
-        yield item  # type: ignore[misc]
+    try:
+        while True:
+            more, item = call(following())
+            if not more:
+                return
+            yield item  # type: ignore[misc]
+    finally:
+        # Given up half-way, an asynchronous generator would wait for ever.
+        if (close := getattr(items, "aclose", None)) is not None:
+            spawn(close())

@@ -149,7 +149,9 @@ class Modal(CloudEnvironment):
         try:
             watch = shlex.quote(_WATCH % (self.ttl, self.max_lifetime, _UNHEARD))
             # An image without this Python has no watch, and lives until somebody was told that it has none.
-            watched = f"{self.python} -I -c {watch}; [ $? = {_UNHEARD} ] && exit {_UNHEARD}; exec sleep {self.max_lifetime}"
+            watched = (
+                f"{self.python} -I -c {watch}; [ $? = {_UNHEARD} ] && exit {_UNHEARD}; exec sleep {self.max_lifetime}"
+            )
             app = modal.App.lookup(
                 self.app_name, environment_name=self.environment_name, create_if_missing=True, client=client
             )
@@ -173,7 +175,9 @@ class Modal(CloudEnvironment):
         image = self.sdk().Image
         if self.image is None:
             return image.debian_slim()
-        return image.from_registry(self.image, add_python=self.add_python) if isinstance(self.image, str) else self.image
+        return (
+            image.from_registry(self.image, add_python=self.add_python) if isinstance(self.image, str) else self.image
+        )
 
     def _chosen(self) -> dict[str, Any]:
         """Those of the SDK's options that were chosen: one that an older SDK lacks is in nobody's way."""

@@ -90,7 +90,9 @@ MODAL = Provider(
     "modal", "modal", ("modal_cloud", "ModalCloud"), "MODAL_TOKEN_SECRET", "start", "write", renewed=True, resumes=True,
     key_options=(("token_id", "ak-1"), ("token_secret", "{}")),
 )  # fmt: skip
-DAYTONA = Provider("daytona", "daytona", ("daytona_cloud", "DaytonaCloud"), "DAYTONA_API_KEY", "exec", "input", renewed=True)
+DAYTONA = Provider(
+    "daytona", "daytona", ("daytona_cloud", "DaytonaCloud"), "DAYTONA_API_KEY", "exec", "input", renewed=True
+)
 PROVIDERS = (E2B, PRIME, MODAL, DAYTONA)
 
 

@@ -272,7 +272,8 @@ def test_a_lifetime_that_ends_is_told(cloud: Any, provider: Provider) -> None:
 
     with provider.environment()() as session:
         result = run(session, "expire()\nwhile True: pass", functions={"expire": expire})
-        assert result.error is not None and any(word in result.error.message for word in ("gone", "timeout", "expired", "lifetime"))
+        words = ("gone", "timeout", "expired", "lifetime")
+        assert result.error is not None and any(word in result.error.message for word in words)
 
 
 def test_input_that_is_refused_is_sent_again(cloud: Any, provider: Provider) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from rlm_dspy import environments
 from rlm_dspy._aio import run_sync
+from rlm_dspy.environments import loops
 from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
 from tests.environments import clouds
 
@@ -50,7 +52,11 @@ def test_a_snapshot(cloud: Any) -> None:
     [
         ({}, {"networkBlockAll": True}, "bounded"),
         ({"network_block_all": False}, {"networkBlockAll": False}, "not bounded"),
-        ({"network_allow_list": "10.0.0.0/8"}, {"networkAllowList": "10.0.0.0/8", "networkBlockAll": False}, "not bounded"),
+        (
+            {"network_allow_list": "10.0.0.0/8"},
+            {"networkAllowList": "10.0.0.0/8", "networkBlockAll": False},
+            "not bounded",
+        ),
         ({"domain_allow_list": "pypi.org"}, {"domainAllowList": "pypi.org", "networkBlockAll": False}, "not bounded"),
     ],
     ids=["closed", "open", "networks", "domains"],
@@ -133,6 +139,19 @@ def test_what_goes_in_does_not_come_back_out(cloud: Any) -> None:
         assert session.execute("len(text)", {"text": "x\n" * 200_000}) == 400_000
         program = next(iter(cloud.made[0].programs.values()))
         assert len(program.output["stdout"]) < 10_000
+
+
+def test_output_that_nobody_reads_is_let_go_of(cloud: Any, eventually: Callable[..., bool]) -> None:
+    async def tasks() -> int:
+        return len(asyncio.all_tasks())
+
+    environments.daytona().open().close()
+    assert eventually(lambda: loops.call(tasks()) == 1)
+    transport: Any = environments.daytona(python="sh -c 'while :; do echo aaaaaaaaaaaaaaaaaaaaaaa; done' #").open()
+    assert transport.read(3) == b"aaa"
+    assert eventually(lambda: transport._state.feed._held > 1 << 20)
+    transport.close()
+    assert eventually(lambda: loops.call(tasks()) == 1)
 
 
 @pytest.mark.parametrize(("code", "how"), [("os._exit(3)", "status 3"), ("os.kill(os.getpid(), 9)", "signal 9")])

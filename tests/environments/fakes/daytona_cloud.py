@@ -76,7 +76,11 @@ class DaytonaCloud(HttpCloud):
             return self.refuse(401, "Invalid credentials")
         if place == "toolbox":
             box = self.find(parts[0])
-            return self.refuse(404, f"Sandbox {parts[0]} not found") if box is None else self._daemon(request, box, parts[1:])
+            return (
+                self.refuse(404, f"Sandbox {parts[0]} not found")
+                if box is None
+                else self._daemon(request, box, parts[1:])
+            )
         if place != "api" or not parts or parts[0] != "sandbox":
             return self.refuse(404, "no such place")
         if len(parts) == 1:

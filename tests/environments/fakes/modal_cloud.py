@@ -1,7 +1,7 @@
 """A loopback stand-in for Modal: gRPC, spoken with the server base classes in Modal's own wheel.
 
-    with ModalCloud() as cloud:             # MODAL_SERVER_URL=cloud.url MODAL_TOKEN_ID=ak-1 MODAL_TOKEN_SECRET=cloud.key
-        ...                                 # and MODAL_CONFIG_PATH somewhere empty
+    with ModalCloud() as cloud:     # MODAL_SERVER_URL=cloud.url MODAL_TOKEN_ID=ak-1 MODAL_TOKEN_SECRET=cloud.key
+        ...                         # and MODAL_CONFIG_PATH somewhere empty
 
 Both ways of the SDK are served: sandboxes of the second kind (one call makes one and gives the address of its router),
 and those of the first, which the SDK still uses where a GPU is asked for. What programs print is kept by offset, as
@@ -49,9 +49,14 @@ _KINDS = {
 
 _STATUS = {400: Status.INVALID_ARGUMENT, 429: Status.RESOURCE_EXHAUSTED, 500: Status.INTERNAL, 503: Status.UNAVAILABLE}
 _WORDS = {
-    "SandboxCreate": "create", "SandboxCreateV2": "create", "SandboxTerminate": "delete", "SandboxTerminateV2": "delete",
-    "TaskExecStart": "start", "TaskExecStdinWrite": "write", "TaskExecStdioRead": "read",
-}  # fmt: skip
+    "SandboxCreate": "create",
+    "SandboxCreateV2": "create",
+    "SandboxTerminate": "delete",
+    "SandboxTerminateV2": "delete",
+    "TaskExecStart": "start",
+    "TaskExecStdinWrite": "write",
+    "TaskExecStdioRead": "read",
+}
 
 
 class ModalCloud(Cloud):
