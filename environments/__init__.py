@@ -34,8 +34,8 @@ The rooms of this folder:
     channel.py         the host's end of the stream; session.py a session on it; host_tasks.py the calls it serves;
                        interpreter.py its DSPy face
     registry.py        environments by name
-    conformance.py     the checks that every environment passes, in conformance_base.py, conformance_host.py,
-                       conformance_python.py
+    conformance.py     the checks that every environment passes, in conformance_python.py, conformance_host.py,
+                       conformance_life.py, conformance_files.py, conformance_bounds.py; conformance_base.py
 """
 
 from __future__ import annotations
@@ -74,10 +74,12 @@ if TYPE_CHECKING:
     from rlm_dspy.environments.modal import Modal
     from rlm_dspy.environments.pool import warm
     from rlm_dspy.environments.prime import Prime
+    from rlm_dspy.environments.program import BOOTSTRAP
     from rlm_dspy.environments.registry import from_options, get, names
     from rlm_dspy.environments.subprocess_env import Subprocess
 
 _WHERE = {
+    "BOOTSTRAP": "program",
     "BaseOptions": "base",
     "Bound": "base",
     "CellError": "base",
@@ -105,6 +107,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "BOOTSTRAP",
     "BaseOptions",
     "Bound",
     "CellError",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _FRAME, _MARK = b"{", b"~"
 _WORTH_COMPRESSING = 256
+_SAMPLE = 16 * 1024
 
 
 def armour(data: bytes | bytearray | memoryview) -> Iterator[bytes]:
@@ -45,7 +46,9 @@ def _is_line(data: bytes) -> bool:
 
 
 def _line(data: bytes) -> bytes:
-    if len(data) >= _WORTH_COMPRESSING:
+    # What a sample says of the rest is not always true; it costs some bytes then, no more.
+    long = len(data) > 4 * _SAMPLE
+    if len(data) >= _WORTH_COMPRESSING and not (long and len(zlib.compress(data[:_SAMPLE], 1)) > 0.95 * _SAMPLE):
         packed = zlib.compress(data, 1)
         if len(packed) < len(data):
             return b"~~" + binascii.b2a_base64(packed)

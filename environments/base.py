@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import abc
 import base64
+import copy
 import os
+import types
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypedDict, Unpack, runtime_checkable
 
 from rlm_dspy.environments.given import checked_code, checked_files, checked_requirements
 from rlm_dspy.errors import ConfigurationError
@@ -35,10 +37,12 @@ class Bound:
         level: ``"bounded"`` holds for everything the code starts, ``"per process only"`` for each process by itself,
             ``"not bounded"`` not at all.
         how: The mechanism, in a few words, such as ``"network namespace, seccomp"``.
+        limit: The number behind it, where there is one: bytes of memory or disk, a count of processes.
     """
 
     level: Level
     how: str = ""
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -244,6 +248,8 @@ class Environment(abc.ABC):
 
     name: ClassVar[str]
     execution_instructions: str = ""
+    lacks: Mapping[str, str] = types.MappingProxyType({})
+    """What the conformance suite leaves out here: names or tags of its checks to the reason."""
     keeps_spares: ClassVar[bool] = True
     """Whether warm workers are kept of it once it has been used twice; False where they cost money."""
     shell: ClassVar[str | None] = None
@@ -278,6 +284,29 @@ class Environment(abc.ABC):
     @abc.abstractmethod
     def describe(self) -> Description:
         """What is and is not confined, probed on this machine."""
+
+    def with_options(self, **base: Unpack[BaseOptions]) -> Self:
+        """The same place with some of the options that every environment has changed; this one stays as it is.
+
+        Raises:
+            ConfigurationError: An option makes no sense, or not here.
+        """
+        other = copy.copy(self)
+        options = self.base_options()
+        options.update(base)
+        Environment.__init__(other, **options)
+        return other
+
+    def base_options(self) -> BaseOptions:
+        """The options that every environment has, as they are here."""
+        return {
+            "timeout": self.timeout,
+            "max_output": self.max_output,
+            "max_value": self.max_value,
+            "setup_code": self.setup_code,
+            "packages": self.packages,
+            "files": self.files,
+        }
 
     def __call__(self) -> Interpreter:
         """A fresh session here; makes every environment a DSPy ``interpreter_factory``."""

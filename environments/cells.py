@@ -212,7 +212,7 @@ class Cells:
     def heal(self) -> list[str]:
         """Restore host functions that code has rebound; gives a note for each the first time."""
         notes, self._notes = self._notes, []
-        for name, function in self.protected.items():
+        for name, function in sorted(self.protected.items(), key=lambda item: item[0]):
             if self.ns.get(name) is not function:
                 self.ns[name] = function
                 if name not in self._warned:

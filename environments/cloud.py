@@ -57,8 +57,8 @@ class CloudEnvironment(Environment):
     """Whether `create` with the same token again gives the sandbox that an earlier attempt made, if it did."""
     keeps_spares = False
     execution_instructions = (
-        "Code runs as CPython on a machine of its own. State, imports and functions persist between cells; threads, "
-        "child processes and top-level await work. input() does not. There is no network unless the task says so."
+        "Code runs as CPython on a machine of its own, where nothing of the host is. State, imports and functions "
+        "persist between cells; threads, child processes and top-level await work. input() does not."
     )
 
     def __init__(self, *, python: str = "python3", **base: Unpack[BaseOptions]) -> None:
@@ -167,7 +167,7 @@ class CloudEnvironment(Environment):
         if verdict == "quota":
             return SandboxUnavailableError(
                 f"{self.provider} makes no more sandboxes for this account: a limit is reached, or it has to be paid "
-                f"for. It said: {text}"
+                f"for. (RLM_DSPY_MAX_SESSIONS bounds how many this process has at once.) It said: {text}"
             )
         tried = f" after {attempts} attempts in {seconds:.0f} seconds" if attempts > 1 else ""
         return SandboxUnavailableError(f"{self.provider} gave no sandbox{tried}: {text}")

@@ -199,8 +199,19 @@ def _namedtuple(encoder: Encoder, value: Any, depth: int) -> Any:
     return encoder.record(type(value).__name__, "namedtuple", list(zip(type(value)._fields, value)), depth)
 
 
+def _class(encoder: Encoder, value: Any, depth: int) -> Any:
+    # What ``types=`` of a typed sub-call takes. Nothing else takes a class, and says so of a dict as well.
+    if callable(getattr(value, "model_json_schema", None)):
+        return encoder.tree(value.model_json_schema(), depth)
+    raise TypeError(
+        "the class %s cannot cross between sandbox and host; where a JSON Schema of it is wanted, pass "
+        "pydantic.TypeAdapter(%s).json_schema()" % (value.__qualname__, value.__qualname__)
+    )
+
+
 _ENCODERS: dict[Any, Any] = {
     **scalars.ENCODERS,
+    type: _class,
     bytes: lambda e, v, d: e.raw("bytes", v),
     bytearray: lambda e, v, d: e.raw("bytearray", bytes(v)),
     memoryview: lambda e, v, d: e.raw("bytes", v.tobytes()),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import textwrap
-from collections.abc import Awaitable, Callable
+import unittest
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 from rlm_dspy._aio import run_sync
-from rlm_dspy.environments.base import CellResult, Session
+from rlm_dspy.environments.base import CellResult, Environment, Session
 
 Factory = Callable[[], Session]
 """Makes a fresh session; an environment is one."""
+
+
+class Skip(unittest.SkipTest):
+    """Raised by a check that makes no sense for this backend; the text says why. Test runners know it."""
 
 
 class Check(Protocol):
@@ -31,15 +37,23 @@ def check(*tags: str) -> Callable[[Callable[[Any], Awaitable[None]]], Any]:
     """Register an async function of an open session as a check."""
 
     def register(function: Callable[[Any], Awaitable[None]]) -> Any:
+        async def with_session(factory: Factory) -> None:
+            async with opened(factory) as session:
+                await function(session)
+
+        return factory_check(*tags)(functools.wraps(function)(with_session))
+
+    return register
+
+
+def factory_check(*tags: str) -> Callable[[Callable[[Factory], Awaitable[None]]], Any]:
+    """Register an async function of a factory of sessions as a check."""
+
+    def register(function: Callable[[Factory], Awaitable[None]]) -> Any:
         @functools.wraps(function)
         def run(factory: Factory, /) -> None:
             async def drive() -> None:
-                session = factory()
-                await session.open()
-                try:
-                    await function(session)
-                finally:
-                    await session.close()
+                await function(factory)
 
             run_sync(drive())
 
@@ -48,6 +62,41 @@ def check(*tags: str) -> Callable[[Callable[[Any], Awaitable[None]]], Any]:
         return run
 
     return register
+
+
+@contextlib.asynccontextmanager
+async def opened(factory: Factory) -> AsyncIterator[Any]:
+    """A fresh session, open, and closed in the end."""
+    session = factory()
+    try:
+        await session.open()
+        yield session
+    finally:
+        await session.close()
+
+
+def environment_of(factory: Any) -> Environment:
+    """The environment behind a factory of sessions.
+
+    Raises:
+        Skip: There is none.
+    """
+    found = factory if isinstance(factory, Environment) else getattr(factory(), "environment", None)
+    if not isinstance(found, Environment):
+        raise Skip("its sessions are not those of an rlm_dspy.environments.Environment")
+    return found
+
+
+def method(session: Any, name: str) -> Any:
+    """A method that not every session has.
+
+    Raises:
+        Skip: This one has not.
+    """
+    found = getattr(session, name, None)
+    if found is None:
+        raise Skip(f"its sessions have no {name}()")
+    return found
 
 
 async def ok(session: Any, code: str, functions: Any = None, **options: Any) -> CellResult:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import collections
+import dataclasses
 import datetime
 import decimal
 import random
 import time
 from typing import Any
 
-from rlm_dspy.environments.conformance_base import back, check, ok, prints
+from rlm_dspy.environments.conformance_base import back, check, method, ok, prints
 
 
 @check()
@@ -204,6 +206,60 @@ async def values_keep_their_type(session: Any) -> None:
     await prints(session, "print([type(v).__name__ for v in values])", repr([type(v).__name__ for v in values]))
 
 
+@check("values")
+async def objects_are_read_by_attribute(session: Any) -> None:
+    """Dataclasses and named tuples of the host: fields by attribute there."""
+
+    @dataclasses.dataclass
+    class Point:
+        x: int
+        label: str
+
+    pair = collections.namedtuple("pair", "left right")
+    await session.set({"point": Point(3, "é"), "both": pair(1, [2])})
+    await prints(session, "print(point.x, point.label, both.left, both[1])", "3 é 1 [2]\n")
+
+
+@check("values")
+async def deep_and_wide_values_cross(session: Any) -> None:
+    """150 levels of lists, 50 000 keys in their order, 2 000 variables at once."""
+    deep: Any = []
+    for _ in range(150):
+        deep = [deep]
+    wide = {f"k{(i * 7919) % 50_000}": i for i in range(50_000)}
+    await session.set({"deep": deep, "wide": wide, **{f"v{i}": i for i in range(2000)}})
+    assert await back(session, "deep") == deep
+    received = await back(session, "wide")
+    assert received == wide and list(received) == list(wide)
+    await prints(session, "print(v0 + v1999)", "1999\n")
+
+
+@check("values")
+async def numbers_are_exact(session: Any) -> None:
+    """Every kind of float, ints of any size, the difference of 1, 1.0 and True."""
+    numbers = [0.1, 5e-324, 1.7976931348623157e308, float("-inf"), 2**63, -(2**64) - 1, 10**400, 1, 1.0, True]
+    await session.set({"numbers": [*numbers, float("nan")]})
+    received = await back(session, "numbers")
+    assert repr(received) == repr([*numbers, float("nan")]), received
+    await prints(
+        session, "print(numbers[0] == 0.1, numbers[6] == 10 ** 400, numbers[-1] != numbers[-1])", "True True True\n"
+    )
+
+
+@check()
+async def values_can_be_asked_for(session: Any) -> None:
+    """`get` gives the values of variables; one that does not exist is a KeyError."""
+    get = method(session, "get")
+    await ok(session, "a = [1, 'x']\nb = None")
+    assert await get(["a", "b"]) == {"a": [1, "x"], "b": None}
+    try:
+        await get(["a", "nothing"])
+    except KeyError as error:
+        assert "nothing" in str(error)
+    else:
+        raise AssertionError("a variable that does not exist was given")
+
+
 # ------------------------------------------------------------------------------------------------- limits
 
 
@@ -305,12 +361,6 @@ async def forks_do_no_harm(session: Any) -> None:
     assert result.stdout == "child\nrefused\nparent\n" and result.submission is None, result
     await ok(session, "import os\nif os.fork() == 0:\n    child = 1\nelse:\n    os.wait()")
     await prints(session, "print('once', 'child' in globals())", "once False\n")
-
-
-@check("process")
-async def sessions_share_nothing(session: Any) -> None:
-    """Output and working directory are a session's own while another runs."""
-    await prints(session, "import os, tempfile\nos.chdir(tempfile.gettempdir())\nprint(len(os.environ) < 20)", "True\n")
 
 
 @check("interrupt")

@@ -245,6 +245,80 @@ async def builtins_are_restored(session: Any) -> None:
     assert result.value == "(1, True)" and "`len`" in result.stdout
 
 
+@check()
+async def tracebacks_reach_over_cells(session: Any) -> None:
+    """An error in a function of an earlier cell shows that function's line."""
+    await ok(session, "def broken(d):\n    return d['no such key']")
+    result = await session.run("broken({})")
+    assert result.error is not None and "return d['no such key']" in result.error.traceback, result
+    assert "broken({})" in result.error.traceback and result.error.type == "KeyError"
+
+
+@check()
+async def unprintable_exceptions_are_contained(session: Any) -> None:
+    """An exception whose text cannot be made is an error of its type; the session goes on."""
+    result = await session.run("class Bad(Exception):\n    def __str__(self): raise ValueError('no text')\nraise Bad")
+    assert result.error is not None and result.error.type == "Bad", result
+    await prints(session, "print(1)", "1\n")
+
+
+@check()
+async def names_are_seen_as_in_a_file(session: Any) -> None:
+    """Comprehensions, lambdas, class bodies, ``exec``, ``eval`` see the globals; star imports and ``:=`` make some."""
+    await prints(
+        session,
+        """
+        from math import *
+        n = 3
+        class A:
+            m = n
+            rows = [n for _ in range(2)]
+        exec("made = n + 1")
+        if (later := eval("made + n")) > 5: pass
+        print(A.m, A.rows, (lambda: n)(), made, later, floor(2.5), [n + i for i in range(2)])
+        """,
+        "3 [3, 3] 3 4 7 2 [3, 4]\n",
+    )
+
+
+@check()
+async def deep_recursion_is_an_ordinary_thing(session: Any) -> None:
+    """800 levels are fine, in the code and in ``repr``; too many are a RecursionError, again and again."""
+    await prints(session, "def down(n): return 0 if n == 0 else 1 + down(n - 1)\nprint(down(800))", "800\n")
+    for _ in range(3):
+        result = await session.run("down(10 ** 6)")
+        assert result.error is not None and result.error.type == "RecursionError", result
+    await prints(session, "print(down(800))", "800\n")
+
+
+@check()
+async def statements_out_of_place_are_syntax_errors(session: Any) -> None:
+    """``return`` and ``yield`` at the top level, as in a file."""
+    for code in ("return 1", "yield 1", "break"):
+        result = await session.run(code)
+        assert result.error is not None and result.error.kind == "syntax", result
+
+
+@check("process")
+async def the_tools_of_a_process_work(session: Any) -> None:
+    """Threads that print, child processes, temporary files, ``__main__``."""
+    await prints(
+        session,
+        """
+        import pathlib, subprocess, sys, tempfile, threading
+        thread = threading.Thread(target=print, args=("from a thread",))
+        thread.start(); thread.join()
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "x")
+            n = path.write_text("from a file")
+            print(path.read_text())
+        print(int(subprocess.run([sys.executable, "-I", "-c", "print(6 * 7)"], stdout=subprocess.PIPE).stdout))
+        print(__name__)
+        """,
+        "from a thread\nfrom a file\n42\n__main__\n",
+    )
+
+
 # ------------------------------------------------------------------------------------------------- output
 
 
@@ -293,3 +367,12 @@ async def floods_of_child_processes_are_capped(session: Any) -> None:
     )
     result = await ok(session, code)
     assert result.value == "0" and 100_000 < len(result.stdout) < 2_000_000
+
+
+@check("values")
+async def any_text_can_be_printed(session: Any) -> None:
+    """Letters of all kinds, control characters, lone surrogates: what is printed is what comes."""
+    text = "é 中 \N{GRINNING FACE} \x1b[0m \ud800 tab\t bell\x07"
+    await session.set({"text": text})
+    result = await ok(session, "print(text, end='')")
+    assert result.stdout == text, result.stdout

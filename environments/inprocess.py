@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import dspy
 from dspy.utils.callback import BaseCallback
@@ -76,6 +76,14 @@ class InProcess(Environment):
         "Code runs as CPython. State, imports and functions persist between cells. input() does not work."
     )
 
+    lacks = {  # noqa: RUF012
+        "process": "the code has no process of its own",
+        "output": "output of C code and child processes is not captured",
+        "kill": "a thread cannot be killed",
+        "files": "the code has no folder of its own",
+        "packages": "the code runs in this Python, with what is installed for it",
+    }
+
     def __init__(self, **base: Unpack[BaseOptions]) -> None:
         super().__init__(**base)
         if self.packages:
@@ -86,6 +94,12 @@ class InProcess(Environment):
             raise ConfigurationError(
                 "the inprocess environment has no folder of its own; the code can read this process's files as they are"
             )
+
+    def with_options(self, **base: Unpack[BaseOptions]) -> Self:
+        """See `Environment.with_options`."""
+        options = self.base_options()
+        options.update(base)
+        return type(self)(**options)
 
     def open(self) -> Transport:
         """There is no stream to this environment; its sessions come from calling it."""
@@ -135,9 +149,9 @@ class _Switch:
 _switches = (_Switch("stdout"), _Switch("stderr"))
 
 
-def _cross(value: Any) -> Any:
-    """``value`` as it would arrive on the host from a worker."""
-    encoder = Encoder()
+def _cross(value: Any, limit: int | None = None) -> Any:
+    """``value`` as it would arrive on the host from a worker; ValueError if it has more than ``limit`` bytes."""
+    encoder = Encoder(limit)
     tree = encoder.dump(value)
     blobs = [b"".join(blob.pieces()) if isinstance(blob, TextBlob) else blob for blob in encoder.blobs]
     return Decoder(blobs, records=False).load(tree)
@@ -276,7 +290,7 @@ class InProcessInterpreter(DSPyFace):
         missing = [name for name in names if name not in self._cells.ns]
         if missing:
             raise KeyError(f"no variable is called {', '.join(missing)}")
-        return {name: _cross(self._cells.ns[name]) for name in names}
+        return {name: _cross(self._cells.ns[name], self.environment.max_value) for name in names}
 
     async def variables(self) -> dict[str, str]:
         """The user-made global variables: name to type name."""
@@ -391,7 +405,7 @@ class InProcessInterpreter(DSPyFace):
                 switch.leave()
         if "object" in result:
             try:
-                result["object"] = _cross(result["object"])
+                result["object"] = _cross(result["object"], self.environment.max_value)
             except (TypeError, ValueError):
                 # It does not cross; its repr does.
                 del result["object"]
@@ -407,8 +421,12 @@ class InProcessInterpreter(DSPyFace):
     def _submit(self, *args: Any, **kwargs: Any) -> None:
         """Hand over the final answer and end the cell."""
         if self._submission is None:
-            self._submission = Submission(tuple(_cross(list(args))), _cross(kwargs))
+            self._submission = Submission(*self._arguments(args, kwargs))
         raise _cells.Submitted
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        positional, by_name = _cross([list(args), kwargs], self.environment.max_value)
+        return tuple(positional), by_name
 
     @staticmethod
     def _show_variables(cells: _cells.Cells) -> Any:
@@ -424,7 +442,7 @@ class InProcessInterpreter(DSPyFace):
             if host is None:
                 raise RuntimeError("the run has ended")
             outcome: Future[Any] = Future()
-            request = _Call(0, name, tuple(_cross(list(args))), _cross(kwargs), outcome=outcome)
+            request = _Call(0, name, *self._arguments(args, kwargs), outcome=outcome)
             host.accept(request)
             # In short waits, because an interrupt of a thread strikes between bytecodes only.
             while True:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 
-from rlm_dspy.environments.base import Description, Environment, Transport
+from rlm_dspy.environments.base import BaseOptions, Description, Environment, Transport
 from rlm_dspy.environments.registry import get
 from rlm_dspy.environments.subprocess_env import Subprocess
 from rlm_dspy.errors import ConfigurationError, MissingExtraError
@@ -75,6 +75,20 @@ class IPython(Environment):
         self.kernel = (kernel or "python3") if shell == "kernel" else None
         if shell == "inprocess" and importlib.util.find_spec("IPython") is None:
             raise MissingExtraError("the ipython environment", "ipython")
+
+    @property
+    def lacks(self) -> Mapping[str, str]:  # type: ignore[override]
+        """What the conformance suite leaves out: that of the environment inside, and what a kernel cannot bear."""
+        if self.kernel is None:
+            return self.within.lacks
+        why = "a kernel has threads of its own, which complain about descriptors that code has closed under them"
+        return {**self.within.lacks, "closed_descriptors_do_no_harm": why}
+
+    def with_options(self, **base: Unpack[BaseOptions]) -> Self:
+        """See `Environment.with_options`."""
+        other = super().with_options(**base)
+        other.within = self.within.with_options(**base)
+        return other
 
     @staticmethod
     def inner(options: Mapping[str, Any]) -> str:

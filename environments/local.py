@@ -165,7 +165,7 @@ class Local(Environment):
     def _describe(self, chosen: _Chosen) -> Description:
         facts = {
             "environment": self.name,
-            "memory": Bound("per process only", f"RLIMIT_AS, {format_size(self.memory)} each"),
+            "memory": Bound("per process only", f"RLIMIT_AS, {format_size(self.memory)} each", self.memory),
             "time": Bound("bounded", "interrupted, then killed by the host"),
         }
         describe = _describe_bubblewrap if chosen.layer == "bubblewrap" else _describe_landlock
@@ -191,16 +191,18 @@ def _describe_bubblewrap(local: Local, missing: tuple[str, ...], facts: dict[str
         lacks.append(_KEPT)
     if root or layers.counts_user_namespace():
         whose = "a user of its own" if root else "a user namespace of its own"
-        processes = Bound("bounded", f"RLIMIT_NPROC of {whose}, {local.processes} tasks; a pid namespace")
+        how = f"RLIMIT_NPROC of {whose}, {local.processes} tasks; a pid namespace"
+        processes = Bound("bounded", how, local.processes)
     else:
         processes = Bound("not bounded", "all end with the pid namespace, but nothing limits their number")
         lacks.append("a limit of processes: RLIMIT_NPROC does not bind this user in a user namespace on this kernel")
     if bubblewrap.can_size(bubblewrap.find() or ""):
         shared = min(local.scratch, bubblewrap.SHARED_MEMORY_MAX)
         sizes = f"{format_size(local.scratch)} and {format_size(shared)} of /dev/shm"
-        disk = Bound("bounded", f"tmpfs in memory, {sizes}; empty files are not counted")
+        disk = Bound("bounded", f"tmpfs in memory, {sizes}; empty files are not counted", local.scratch)
     else:
-        disk = Bound("per process only", f"RLIMIT_FSIZE, {format_size(local.scratch)} a file; tmpfs in memory")
+        how = f"RLIMIT_FSIZE, {format_size(local.scratch)} a file; tmpfs in memory"
+        disk = Bound("per process only", how, local.scratch)
         lacks.append("a bound on the scratch folder: bubblewrap before 0.8 cannot set the size of a tmpfs")
     return Description(
         layers=("bubblewrap", "seccomp", "rlimits"),
@@ -218,7 +220,8 @@ def _describe_landlock(local: Local, missing: tuple[str, ...], facts: dict[str, 
     who = layers.identity(python_layout(local.site_packages, local.readable))
     lacks = list(missing)
     if who.drop:
-        processes = Bound("bounded", f"RLIMIT_NPROC of a user of its own, {local.processes} tasks; one process group")
+        how = f"RLIMIT_NPROC of a user of its own, {local.processes} tasks; one process group"
+        processes = Bound("bounded", how, local.processes)
     elif os.geteuid() == 0:
         processes = Bound("not bounded", "root is exempt from RLIMIT_NPROC; one process group, killed as one")
         lacks.append(
@@ -230,6 +233,7 @@ def _describe_landlock(local: Local, missing: tuple[str, ...], facts: dict[str, 
     if who.keep is not None:
         lacks.append(_KEPT)
     version = landlock.abi()
+    disk = f"RLIMIT_FSIZE, {format_size(local.scratch)} a file, any number of files"
     if not who.drop and version < 6:
         lacks.append("signals between the code's own processes: refused, as Landlock before ABI 6 cannot tell them")
     return Description(
@@ -237,7 +241,7 @@ def _describe_landlock(local: Local, missing: tuple[str, ...], facts: dict[str, 
         files=Bound("bounded", f"Landlock ABI {version}: contents; that a file exists and how big it is can be seen"),
         network=Bound("bounded", "seccomp refuses sockets" + ("; Landlock" if version >= 4 else "")),
         processes=processes,
-        disk=Bound("per process only", f"RLIMIT_FSIZE, {format_size(local.scratch)} a file, any number of files"),
+        disk=Bound("per process only", disk, local.scratch),
         secrets=Bound("bounded", "environment cleared; Landlock and seccomp keep off other processes"),
         missing=tuple(lacks),
         **facts,

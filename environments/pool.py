@@ -185,8 +185,8 @@ class _Spare:
 
     def __init__(self, environment: Environment) -> None:
         opener = _Opener(environment)
-        self._environment = environment
-        self._stamp = given.stamp(environment.files)
+        self.stamp = given.stamp(environment.files)
+        """Of the files of the host that are put into it."""
         self.channel = connect(cast(Environment, opener))
         assert opener.leased is not None
         self._leased = opener.leased
@@ -199,11 +199,6 @@ class _Spare:
     @property
     def alive(self) -> bool:
         return self.channel.alive
-
-    @property
-    def fresh(self) -> bool:
-        """Whether the files of the host that were put into it are still as they were."""
-        return not self._environment.files or given.stamp(self._environment.files) == self._stamp
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -373,8 +368,9 @@ class _Pool:
 
 
 def _take_spare(environment: Environment, lease: sessions.Lease) -> Channel | None:
-    """A live spare, if there is one; notes the use either way."""
+    """A live spare, if there is one, with the files of the host as they are now; notes the use either way."""
     pool = _pool
+    stamp = given.stamp(environment.files)
     dead = []
     channel = None
     with pool.lock:
@@ -383,7 +379,7 @@ def _take_spare(environment: Environment, lease: sessions.Lease) -> Channel | No
         shelf.used_at = time.monotonic()
         while shelf.spares and channel is None:
             spare = shelf.spares.popleft()
-            if spare.alive and spare.fresh:
+            if spare.alive and spare.stamp == stamp:
                 channel = spare.give(shelf, lease)
             else:
                 dead.append(spare)

@@ -24,7 +24,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlm_dspy import environments, errors, events, signatures, tasks, testing
+    from rlm_dspy import environments, errors, events, models, providers, signatures, tasks, testing
     from rlm_dspy.completions import acompletion, completion
     from rlm_dspy.errors import (
         CallFailed,
@@ -91,7 +91,7 @@ _HOMES = {
     "SandboxUnavailableError": "rlm_dspy.errors",
     "ValueTooLargeError": "rlm_dspy.errors",
 }
-_MODULES = ("environments", "errors", "events", "signatures", "tasks", "testing")
+_MODULES = ("environments", "errors", "events", "models", "providers", "signatures", "tasks", "testing")
 
 # Written out, because type checkers and editors read no expressions; tests/test_layout.py keeps it equal to the above.
 __all__ = [
@@ -130,6 +130,8 @@ __all__ = [
     "events",
     "journal",
     "local_lm",
+    "models",
+    "providers",
     "replay",
     "signatures",
     "subscribe",

@@ -89,14 +89,21 @@ class _ThreadLoop(threading.local):
 _thread_loop = _ThreadLoop()
 
 
+def _in_loop() -> bool:
+    # On its own, because what is raised while an exception is handled shows that one in its traceback.
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run ``coroutine`` to its end from synchronous code and return its result.
 
     Ctrl-C cancels the coroutine, lets its ``finally`` blocks run, and then raises KeyboardInterrupt.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _in_loop():
         runner = _thread_loop.get()
         with woken_by_signals(runner.get_loop()):
             return _raised(runner.run(caught(coroutine), context=contextvars.copy_context()))

@@ -6,6 +6,7 @@
 | `replays_reasoning` | how an engine sends earlier reasoning text back is decided in its private routing |
 | `has_provider` | whether an LM calls a provider or an engine of its user's own is in a private setting |
 | `model_facts` | the published prices and context windows that DSPy ships are read by an unlisted module |
+| `facts_at_hand` | that module fetches them when it is first asked, and blocks its caller meanwhile |
 | `generation_config` | an explicit ``Request`` leaves out the settings that an LM has by itself |
 | `SubAgents` | the sandbox stand-in for ``import dspy`` lives in ``dspy.primitives.facade`` |
 """
@@ -67,12 +68,21 @@ def has_provider(lm: Any) -> bool:
     return isinstance(lm, dspy.LM) and isinstance(getattr(lm, "_engine_spec", "auto"), str)
 
 
+_facts_read = False
+
+
+def facts_at_hand() -> bool:
+    """False until `model_facts` was read once; the first time DSPy fetches the list, which may take seconds."""
+    return _facts_read
+
+
 def model_facts(model: str) -> dict[str, Any]:
     """What is published about ``model``: prices, context window; empty where nothing is known.
 
     Args:
         model: With its provider, as ``dspy.LM`` takes it.
     """
+    global _facts_read
     provider, _, name = model.partition("/")
     if not name:
         provider, name = "openai", model
@@ -82,6 +92,8 @@ def model_facts(model: str) -> dict[str, Any]:
         found = model_info(provider, name)
     except Exception:
         return {}
+    finally:
+        _facts_read = True
     return found if isinstance(found, dict) else {}
 
 

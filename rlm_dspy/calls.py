@@ -53,7 +53,7 @@ MAX_THREADS = 512
 """Calls of the whole process that may wait in threads at once; beyond it they wait on the event loop instead."""
 
 
-async def call(module: dspy.Module, adapter: dspy.Adapter | None, lm: Any = None, **inputs: Any) -> dspy.Prediction:
+async def call(module: dspy.Module, adapter: dspy.Adapter | None, lm: Any = None, /, **inputs: Any) -> dspy.Prediction:
     """Call ``module(**inputs)`` without blocking the event loop.
 
     An LM that DSPy can call synchronously is called in a thread: DSPy's asynchronous path crosses between loop and
@@ -65,6 +65,7 @@ async def call(module: dspy.Module, adapter: dspy.Adapter | None, lm: Any = None
         module: A predictor or any module.
         adapter: The adapter in force for this call; the configured one if None.
         lm: Overrides the LM for this call; None leaves the choice to the module and ``dspy.settings.lm``.
+        **inputs: Of the module, by whatever names.
     """
     chosen = lm or getattr(module, "lm", None) or dspy.settings.lm
     context: dict[str, Any] = {"adapter": adapter} if adapter is not None else {}

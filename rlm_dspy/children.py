@@ -19,7 +19,7 @@ from rlm_dspy.environments.base import HostFunction
 from rlm_dspy.errors import CallRefused
 from rlm_dspy.origin import Start, starting
 from rlm_dspy.redact import error_text
-from rlm_dspy.render import one_line
+from rlm_dspy.render import brief, one_line
 from rlm_dspy.shapes import Shape, plain
 from rlm_dspy.signatures.child import Child
 from rlm_dspy.signatures.contract import FunctionInfo
@@ -186,7 +186,9 @@ class Children:
         if outcome == "failed":
             rest = [one_line(str(v), 500) for k in program.signature.output_fields if (v := prediction[k]) is not None]
             had = f"; the last it had was: {', '.join(rest)}" if rest else ""
-            raise RuntimeError(f"the child found no answer: {error or limit}{had}")
+            why = [f"it was stopped at {limit}"] if limit else []
+            why += [brief(error)] if error else []
+            raise RuntimeError(f"the child found no answer: {', then '.join(why)}{had}")
         if outcome == "extracted":
             self._tell(f"{name}: a child was stopped at {limit or 'an error'}; what it gave is its best answer so far.")
         return Shape.of(program).value(prediction)

@@ -19,6 +19,7 @@ from rlm_dspy.loop import Ending, Loop, kept_outputs
 from rlm_dspy.metering import Meter
 from rlm_dspy.options import lms_of
 from rlm_dspy.origin import running
+from rlm_dspy.prices import fetched
 from rlm_dspy.providers import diagnose, secrets
 from rlm_dspy.recording import Replayed
 from rlm_dspy.redact import error_text, hide
@@ -48,7 +49,9 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
             trajectory so far as its attribute ``trajectory``.
     """
     run.attach()
-    for lm in (*lms_of(dspy.settings.lm), *run.program.lms()):
+    lms = (*lms_of(dspy.settings.lm), *run.program.lms())
+    await fetched(lms)
+    for lm in lms:
         for secret in secrets(lm):
             hide(secret)
         if (model := getattr(lm, "model", None)) is not None:

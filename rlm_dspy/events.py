@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import copy
 import dataclasses
+import inspect
 import logging
 import threading
 import time
@@ -303,10 +304,19 @@ def subscribe(subscriber: Subscriber) -> Iterator[None]:
     Args:
         subscriber: Called as ``subscriber(event, run)``. It must be quick; what it raises is logged, never propagated.
 
+    Raises:
+        TypeError: It cannot be called so.
+
     Example:
         >>> with rlm_dspy.subscribe(lambda event, run: print(event.kind)):  # doctest: +SKIP
         ...     rlm(context=text, query="…")
     """
+    try:
+        inspect.signature(subscriber).bind(None, None)
+    except ValueError:
+        pass  # written in C, and says nothing of its parameters
+    except TypeError as error:
+        raise TypeError(f"a subscriber is called as subscriber(event, run), which {subscriber!r} is not for") from error
     token = _subscribers.set((*_subscribers.get(), subscriber))
     try:
         yield

@@ -25,6 +25,7 @@ from rlm_dspy import kept
 from rlm_dspy.environments.wire import TextBlob
 from rlm_dspy.errors import RecordingError
 from rlm_dspy.kept import Kept
+from rlm_dspy.reading import made, reading
 from rlm_dspy.redact import redactor
 
 if TYPE_CHECKING:
@@ -88,6 +89,9 @@ class Journal:
             file.close()
             raise
         return self
+
+    def __repr__(self) -> str:
+        return f"<Journal {str(self.path)!r}{', being written' if self._file is not None else ''}>"
 
     def close(self) -> None:
         """Write no more; idempotent."""
@@ -180,17 +184,15 @@ class Journal:
         usage: dict[str, dict[str, Any]] = {}
         children: set[str] = set()
         for line in self._lines():
-            run, kind = str(line.pop("run", "")), line.pop("kind", "")
+            run, kind = str(line.pop("run", "")), str(line.pop("kind", ""))
             if kind == "account":
-                usage[run] = line["usage"]
+                found = line.get("usage")
+                usage[run] = found if isinstance(found, dict) else {}
                 continue
             if kind not in _KINDS:
                 continue  # of a later version, which says itself what it cannot do without
-            try:
+            with reading(f"{self.path / EVENTS}: an event of the kind {kind!r}"):
                 event = event_of({**line, "kind": kind}, self._value)
-            except (TypeError, ValueError, KeyError) as error:
-                what = f"{self.path / EVENTS}: an event of the kind {kind!r}"
-                raise RecordingError(f"{what} is damaged: {error}") from None
             if isinstance(event, ev.ChildEnded):
                 children.add(event.run_id)
                 event = dataclasses.replace(event, events=tuple(logs.get(event.run_id, ())))
@@ -214,10 +216,11 @@ class Journal:
         _check_head(first)
         lines = []
         for number, line in enumerate(rest.splitlines(), start=2):
-            try:
-                lines.append(json.loads(line))
-            except ValueError:
-                raise RecordingError(f"line {number} of {self.path / EVENTS} is damaged") from None
+            with reading(f"line {number} of {self.path / EVENTS}"):
+                found = json.loads(line)
+                if not isinstance(found, dict):
+                    raise TypeError(f"it holds a {type(found).__name__}")
+                lines.append(found)
         return iter(lines)
 
     def _value(self, given: Any) -> Kept | None:
@@ -239,7 +242,7 @@ def event_of(data: dict[str, Any], value: Callable[[Any], Kept | None]) -> ev.Ev
         value: Makes a value of what stands in its place.
 
     Raises:
-        KeyError, TypeError, ValueError: It is none.
+        KeyError, TypeError, ValueError, AttributeError: It is none.
     """
     kind = _KINDS[data["kind"]]
     fields: dict[str, Any] = {}
@@ -258,7 +261,7 @@ def event_of(data: dict[str, Any], value: Callable[[Any], Kept | None]) -> ev.Ev
         elif field.name in _TUPLES and isinstance(given, list):
             given = tuple(given)
         fields[field.name] = given
-    return kind(**fields)
+    return made(kind, fields)
 
 
 @contextlib.contextmanager
@@ -288,7 +291,7 @@ def _check_head(line: bytes) -> None:
     try:
         head = json.loads(line)
         schema = int(head["schema"]) if head["format"] == "rlm-dspy journal" else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         schema = None
     if schema is None:
         raise RecordingError("this is not a journal of rlm-dspy")

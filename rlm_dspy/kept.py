@@ -6,6 +6,7 @@ a journal is being written, in a file of its own.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -142,7 +143,12 @@ def atomically(path: Path, content: Any, *, durable: bool = False) -> int:
         path: Replaced where it is there.
         content: Called with the open file.
         durable: Also where the machine fails, which takes the time of a disk.
+
+    Raises:
+        OSError: It cannot be written, or there is a folder or a device.
     """
+    if path.exists() and not path.is_file():
+        raise FileExistsError(errno.EEXIST, "there is something that is no file", str(path))
     handle, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

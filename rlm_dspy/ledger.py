@@ -404,7 +404,7 @@ class Ledger:
 
     @property
     def max_cost(self) -> float | None:
-        """The lowest limit on money here and above, in US dollars, or None; with one every call's cost has to be known."""
+        """The lowest limit on money here and above, in US dollars, or None. With one the cost of every call matters."""
         limits = [ledger.limits.max_cost for ledger in self._chain if ledger.limits.max_cost is not None]
         return min(limits) if limits else None
 
@@ -418,8 +418,8 @@ class Ledger:
             tables = [ledger._usage.table for ledger in self._chain if ledger.limits.max_cost is not None]
             models = sorted({key.model for table in tables for key, tally in table.items() if tally.unpriced})
         return (
-            f"max_cost cannot be kept any more: what a call of {', '.join(models) or 'an LM'} costs is unknown. Give its "
-            "price, in US dollars for a million tokens: RLM(..., prices={'MODEL': (input, output)})"
+            f"max_cost cannot be kept any more: what a call of {', '.join(models) or 'an LM'} costs is unknown. Give "
+            "its price, in US dollars for a million tokens: RLM(..., prices={'MODEL': (input, output)})"
         )
 
     def record(self, role: str, model: str, tally: Tally, *, chars: int = 0, upward: bool = True) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection
 
 from rlm_dspy import events as ev
+from rlm_dspy.own_cells import TOLD, own_cell, told
 from rlm_dspy.redact import error_text
 from rlm_dspy.render import one_line
 from rlm_dspy.run import Run, Stopped
@@ -17,7 +18,7 @@ LISTED = 60
 
 # Only exact built-in types and two well-known shapes are looked at: nothing of the user's own code runs.
 _SIZES = """\
-import json as _rlm_json
+import json
 def _rlm_size(_v):
     _t = type(_v)
     if _v is None or _t in (bool, float) or (_t is int and _v.bit_length() < 200):
@@ -31,8 +32,7 @@ def _rlm_size(_v):
     if _t.__name__ in ("DataFrame", "Series", "ndarray") and _t.__module__[:5] in ("panda", "polar", "numpy"):
         return "shape " + str(tuple(_v.shape))
     return ""
-print(_rlm_json.dumps({_n: _rlm_size(_v) for _n, _v in list(globals().items()) if _n in %s}))
-del _rlm_json, _rlm_size
+print(told + json.dumps({_n: _rlm_size(_v) for _n, _v in list(names.items()) if _n in wanted}))
 """
 
 
@@ -62,14 +62,14 @@ async def variables(run: Run, hidden: Collection[str] = ()) -> dict[str, str]:
 async def _sizes(run: Run, names: list[str]) -> dict[str, str]:
     if not names:
         return {}
-    work = run.session.run(_SIZES % json.dumps(names), {}, timeout=SECONDS)
+    work = run.session.run(own_cell(_SIZES, wanted=names, told=TOLD), {}, timeout=SECONDS)
     result = await run.bounded(work, interrupt=getattr(run.session, "interrupt", None))
     if result.lost:
         # The session died just now; the inputs are still here.
         await run.bounded(run.session.set(run.inputs))
     try:
-        found = json.loads(result.stdout.strip().rpartition("\n")[2])
-    except ValueError:
+        found = json.loads(told(result.stdout)[-1])
+    except (ValueError, IndexError):
         # Interpreters of somebody else's may not have what it takes; types are known all the same.
         return {}
     return {str(name): str(size) for name, size in found.items()} if isinstance(found, dict) else {}

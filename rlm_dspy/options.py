@@ -2,29 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec
 
 import dspy
 
-from rlm_dspy import environments
+from rlm_dspy import environments, named_types
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.prices import Prices
 from rlm_dspy.signatures import Guidance
 
+P = ParamSpec("P")
 
-def check_signature(signature: Any) -> None:
-    """Refuse what is neither a text nor a signature class.
+ELSEWHERE = {
+    "max_iterations": "it is max_iters",
+    "max_timeout": "it is max_seconds",
+    "timeout": "for all turns it is max_seconds, for one execution interpreter=environments.local(timeout=...)",
+    "max_budget": "it is max_cost",
+    "depth": "it is max_depth",
+    "environment": "it is interpreter",
+    "lm": "the root's LM is that of dspy.configure(lm=...) or rlm.set_lm(...), that of sub-calls sub_lm=",
+}
+"""What other libraries call options, or where else they are, and what it is here."""
+
+
+def unknown_options(given: Iterable[str], options: Iterable[str]) -> str:
+    """What is wrong with names that are no option, and the fix.
+
+    Args:
+        given: The names.
+        options: All that there are.
+    """
+    options = sorted(options)
+    told = []
+    for name in sorted(given):
+        close = difflib.get_close_matches(name, options, 1, 0.7)
+        hint = ELSEWHERE.get(name) or (f"did you mean {close[0]}?" if close else "")
+        told.append(f"{name!r} ({hint})" if hint else repr(name))
+    return f"unknown options: {', '.join(told)}; the options are {', '.join(options)}"
+
+
+def explained(constructor: Callable[P, None]) -> Callable[P, None]:
+    """``constructor``, whose error about keywords that it does not have says the ones that were meant."""
+    names = inspect.signature(constructor).parameters.keys() - {"self"}
+
+    @functools.wraps(constructor)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        if unknown := kwargs.keys() - names:
+            raise TypeError(unknown_options(unknown, names - {"signature"}))
+        constructor(*args, **kwargs)
+
+    return checked
+
+
+def read_signature(given: Any, where: str = "") -> type[dspy.Signature]:
+    """A signature class as it is, or the one that a text is.
+
+    Args:
+        given: It.
+        where: The option that it is of, such as ``"sub_calls['classify']"``; the program's own if empty.
 
     Raises:
+        ConfigurationError: The text cannot be read.
         TypeError: It is something else.
     """
-    if not isinstance(signature, str) and not (isinstance(signature, type) and issubclass(signature, dspy.Signature)):
-        raise TypeError(
-            "signature must be a text such as 'context, query -> answer: str' or a dspy.Signature class, "
-            f"not {signature!r}"
-        )
+    if isinstance(given, type) and issubclass(given, dspy.Signature):
+        return given
+    if not isinstance(given, str):
+        form = "a text such as 'context, query -> answer: str' or a dspy.Signature class"
+        if where.startswith("sub_calls"):
+            form = "a text such as 'text -> label', a dspy.Signature class or a dspy.Module"
+            if callable(given):
+                form += "; a function of your own goes into tools=[...]"
+        raise TypeError(f"{where or 'signature'} must be {form}, not {given!r}")
+    try:
+        return named_types.read(given)
+    except (SyntaxError, ValueError, TypeError) as error:
+        raise unreadable(given, f" of {where}" if where else "", error) from error
+
+
+def unreadable(signature: Any, where: str, error: Exception) -> ConfigurationError:
+    """What to raise where DSPy could make no signature of ``signature``.
+
+    Args:
+        signature: As it was given.
+        where: Whose it is, such as ``" of sub_signature"``; empty for the program's own.
+        error: What DSPy raised.
+    """
+    if isinstance(error, TypeError):
+        # DSPy looks these up on its class, and finds the field.
+        why = "fields, input_fields, instructions, model_config, output_fields, signature cannot be names of fields"
+        return ConfigurationError(f"the signature {signature!r}{where} cannot be read ({error}): {why}; rename them")
+    form = "It has the form 'context, query -> answer: str'; for types of your own write a dspy.Signature class"
+    return ConfigurationError(f"the signature {signature!r}{where} cannot be read: {str(error).rstrip('.')}. {form}")
 
 
 def named(sub_calls: Any) -> list[tuple[str, Any]]:

@@ -113,12 +113,13 @@ class Origin:
         return replace(limits, max_seconds=most if limits.max_seconds is None else min(limits.max_seconds, most))
 
     def ledger(self, limits: Limits, prices: Any) -> Ledger:
-        """The account of the run: below its session's, else its parent's, with the prices of that one behind its own."""
-        above = self.session or self.parent
+        """The account of the run, below its session's or else its parent's; it knows the prices of that one too."""
+        around = self.session or self.parent
+        above = None if around is None else around.ledger
         return Ledger(
             limits,
-            None if above is None else above.ledger,
-            Prices(prices, None if above is None else above.ledger.prices) if above is None or prices else None,
+            above,
+            Prices(prices, None if above is None else above.prices) if above is None or prices else None,
             counts=self.asker is not None or self.session is not None,
             deeper=self.session is None,
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlm_dspy import _compat
+from rlm_dspy._aio import threads
 from rlm_dspy.errors import ConfigurationError
 
 PICO = 10**12
@@ -114,6 +115,18 @@ class Prices:
                 f"max_cost={max_cost:g} cannot be kept: the price of {', '.join(unknown)} is unknown. Give it, in "
                 f"US dollars for a million tokens: prices={{{unknown[0]!r}: (input, output)}}"
             )
+
+
+async def fetched(lms: Iterable[Any]) -> None:
+    """Have what is published about the models of ``lms`` at hand.
+
+    DSPy fetches the list once a process, when it is first asked; here that happens in a thread, not in the event loop.
+    """
+    if not _compat.facts_at_hand():
+        for lm in lms:
+            if _compat.has_provider(lm):
+                await threads.run(_compat.model_facts, str(lm.model))
+                return
 
 
 def _published(model: str) -> Price | None:

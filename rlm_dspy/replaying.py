@@ -77,6 +77,7 @@ def replay(
         RecordingError: Something that is needed was not recorded; the message says what, and the fix. Also the text of
             the error that the run ended with, where it raised one.
         ConfigurationError: `program` has another signature than the recorded one.
+        TypeError: The run had no such input.
     """
     recording = Recording(_events(recorded))
     if recording.started.call:
@@ -155,6 +156,9 @@ def as_recorded(program: RLM, started: ev.RunStarted) -> RLM:
 def _prepared(recording: Recording, program: RLM, inputs: dict[str, Any]) -> tuple[Run, list[Difference]]:
     started, differences = recording.started, []
     values: dict[str, Any] = {}
+    if unknown := sorted(inputs.keys() - set(started.given)):
+        known = ", ".join(started.given)
+        raise TypeError(f"replay got {unknown[0]!r}, which is no input of the run; these are {known}")
     for name in started.given:
         kept = started.inputs.get(name)
         if name in inputs:

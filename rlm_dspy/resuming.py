@@ -10,6 +10,7 @@ from rlm_dspy import engine, origin, submit
 from rlm_dspy.environments.base import Submission
 from rlm_dspy.errors import ConfigurationError, RecordingError
 from rlm_dspy.journals import Journal
+from rlm_dspy.reading import reading
 from rlm_dspy.recording import Recording
 from rlm_dspy.replaying import Difference, as_recorded, compared
 from rlm_dspy.sessions import ResumeReport, RLMSession
@@ -29,7 +30,8 @@ async def from_journal(program: RLM, path: Path, limits: dict[str, Any]) -> RLMS
     try:
         for events, usage in writing.accounts():
             differences += await _again(session, Recording(events))
-            session.ledger.carry(usage, turns=False)
+            with reading(f"{writing.path}: what a call had used"):
+                session.ledger.carry(usage, turns=False)
         session.go_on_in(writing)
     except BaseException:
         writing.close()

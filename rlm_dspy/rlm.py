@@ -9,7 +9,6 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 import dspy
-from dspy.signatures.signature import ensure_signature
 
 from rlm_dspy import engine, environments, router, tools
 from rlm_dspy import inputs as inputs_
@@ -18,14 +17,14 @@ from rlm_dspy.environments.base import Environment
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.limits import Limits
 from rlm_dspy.options import PREPARED as _PREPARED
-from rlm_dspy.options import check_signature as _check_signature
+from rlm_dspy.options import explained as _explained
 from rlm_dspy.options import factory as _factory
 from rlm_dspy.options import guidance_of as _guidance
-from rlm_dspy.options import lms_of
+from rlm_dspy.options import lms_of, read_signature, unknown_options, unreadable
 from rlm_dspy.options import model_name as _model
 from rlm_dspy.options import named as _named
 from rlm_dspy.options import prices_of as _prices
-from rlm_dspy.prices import Prices
+from rlm_dspy.prices import Prices, fetched
 from rlm_dspy.routing import Routes
 from rlm_dspy.run import Run
 from rlm_dspy.signatures import Act, Guidance, Sub, extract_signature
@@ -68,6 +67,7 @@ class RLM(PicklableSignature):
     direct: Any
     notes: tuple[str, ...] = ()
 
+    @_explained
     def __init__(
         self,
         signature: str | type[dspy.Signature],
@@ -108,7 +108,7 @@ class RLM(PicklableSignature):
         Args:
             signature: Inputs and typed outputs, such as ``"context, query -> answer: str"``. Its docstring is the task.
             max_iters: Turns.
-            max_llm_calls: Sub-LM calls that code may make; None for no limit.
+            max_llm_calls: LM calls that code may make: sub-calls, and every call of a child; None for no limit.
             max_output_chars: Characters of one turn's output that the root is shown.
             verbose: Print each turn to stderr as it happens.
             tools: Functions or ``dspy.Tool`` objects, sync or async, callable from code.
@@ -156,15 +156,7 @@ class RLM(PicklableSignature):
             TypeError: An argument is of another type than it must have.
         """
         super().__init__()
-        _check_signature(signature)
-        try:
-            # Here and not in a helper: DSPy looks for the types that a text names where this was called.
-            self.signature = ensure_signature(signature)
-        except (SyntaxError, ValueError) as error:
-            raise ConfigurationError(
-                f"the signature {signature!r} cannot be read: {error}. "
-                "It has the form 'context, query -> answer: str'; for types of your own write a dspy.Signature class"
-            ) from error
+        self.signature = read_signature(signature)
         self.max_iters = max_iters
         self.max_llm_calls = max_llm_calls
         self.max_output_chars = max_output_chars
@@ -192,24 +184,15 @@ class RLM(PicklableSignature):
         self._tools = _tools(tools)
         self._sub_tools = None if sub_tools is None else _tools(sub_tools)
         self.act = RolePredict(Act)
-        self.sub_calls: dict[str, dspy.Module] = {}
-        # Here and not in a helper, for the reason above.
-        for name, given in [("", sub_signature or Sub), *_named(sub_calls)]:
-            if isinstance(given, dspy.Module):
-                self.sub_calls[name] = given
-                continue
-            _check_signature(given)
-            try:
-                predictor = RolePredict(ensure_signature(given))
-            except (SyntaxError, ValueError) as error:
-                where = f"sub_calls[{name!r}]" if name else "sub_signature"
-                raise ConfigurationError(f"the signature {given!r} of {where} cannot be read: {error}") from error
-            if name:
-                self.sub_calls[name] = predictor
-            else:
-                self.sub = predictor
+        self.sub_calls: dict[str, dspy.Module] = {
+            name: some if isinstance(some, dspy.Module) else RolePredict(read_signature(some, f"sub_calls[{name!r}]"))
+            for name, some in _named(sub_calls)
+        }
+        self.sub = RolePredict(read_signature(sub_signature or Sub, "sub_signature"))
         self.extract = RolePredict(extract_signature(self.signature))
         self.compact = RolePredict(Compact)
+        if child is not None and max_depth < 2:
+            raise ConfigurationError("a child never runs with max_depth=1: give max_depth=2 or more with child=")
         self.child = child
         self.extract_child = RolePredict(ChildExtract) if max_depth > 1 and child is None else None
         self._check()
@@ -254,9 +237,7 @@ class RLM(PicklableSignature):
         unknown = sorted(options.keys() - allowed)
         if unknown:
             allowed |= {"interpreter", "interpreter_factory", "tools", "sub_tools", "models", "models_by_depth"}
-            raise ConfigurationError(
-                f"unknown options {unknown}; the options are {', '.join(sorted(allowed | _PREPARED.keys()))}"
-            )
+            raise ConfigurationError(unknown_options(unknown, allowed | _PREPARED.keys()))
         for name, value in options.items():
             setattr(view, name, value)
         if view.max_depth > 1 and view.child is None and view.extract_child is None:
@@ -310,7 +291,11 @@ class RLM(PicklableSignature):
             inputs: Names of the child's inputs, ``prompt`` among them.
         """
         view = self._copy()
-        view.signature = child_signature(tuple(name for name in inputs if name != "prompt"))
+        names = tuple(name for name in inputs if name != "prompt")
+        try:
+            view.signature = child_signature(names)
+        except (TypeError, ValueError) as error:
+            raise unreadable(", ".join(names), " of a child's inputs", error) from error
         view._tools = dict(self._tools if self._sub_tools is None else self._sub_tools)
         view.extract = self.extract_child or RolePredict(ChildExtract)
         view.on_limit = "extract"
@@ -336,6 +321,14 @@ class RLM(PicklableSignature):
         **options: Any,
     ) -> RecursiveLM:
         """A ``dspy.LM`` whose replies to long requests this RLM writes; see `rlm_dspy.as_lm.as_lm`.
+
+        Args:
+            lm: The LM behind it, which plays the root and answers short requests. None for that of ``act``, else
+                ``dspy.settings.lm`` as it is now.
+            sub_lm: The LM of sub-calls; None for the program's own, else ``lm``.
+            direct_below: Tokens; shorter requests go to ``lm`` as they are. ``"program"`` for what the program says,
+                else a default that fits the window of ``lm``; None for none.
+            **options: As for `with_options`, such as ``max_cost``.
 
         Example:
             >>> dspy.configure(lm=rlm.as_lm(lm=dspy.LM("openai/gpt-5.4-mini")))  # doctest: +SKIP
@@ -384,6 +377,8 @@ class RLM(PicklableSignature):
         self, *, interpreter_factory: Callable[[], dspy.CodeInterpreter] | None = None, **inputs: Any
     ) -> dspy.Prediction:
         """`forward`, without ever blocking the event loop."""
+        if self.max_cost is not None:
+            await fetched((*self.lms(), *lms_of(dspy.settings.lm)))
         return await self._observed(self._run(inputs, interpreter_factory), find_home(synchronous=False))
 
     def set_lm(self, lm: dspy.BaseLM) -> None:
@@ -436,6 +431,7 @@ class RLM(PicklableSignature):
 
     def _check(self) -> None:
         tools.check_names(self.signature, self._tools, self.sub_calls)
+        tools.check_inputs("sub_signature", self.sub)
         _ = self.limits
         if self.child is not None and not isinstance(self.child, dspy.Module):
             raise TypeError(f"child must be a dspy.Module, such as another RLM, not {self.child!r}")

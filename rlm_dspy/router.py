@@ -29,6 +29,7 @@ from rlm_dspy.redact import error_text
 from rlm_dspy.render import one_line
 from rlm_dspy.run import Stopped
 from rlm_dspy.signatures.predictor import RolePredict
+from rlm_dspy.tools import PREDICT_NAMES
 
 if TYPE_CHECKING:
     from rlm_dspy.rlm import RLM
@@ -70,9 +71,9 @@ async def direct(run: Run) -> dict[str, Any] | None:
     """The outputs of one direct call, or None where the RLM is to run.
 
     It is to run where the option is not set, the inputs are too large or not plain data, the program has tools, as a
-    direct call has none, or it is a call of a session. It is also to run where the call gave nothing: the reply cannot
-    be read, the request was refused or too long for the LM's window, a limit struck. A note in the event log then says
-    why.
+    direct call has none, it is a call of a session, or an input has a name that predictors take for themselves. It is
+    also to run where the call gave nothing: the reply cannot be read, the request was refused or too long for the LM's
+    window, a limit struck. A note in the event log then says why.
 
     Raises:
         Exception: The LM failed in a way that it would again: wrong key, not reached, still busy after retries.
@@ -84,7 +85,7 @@ async def direct(run: Run) -> dict[str, Any] | None:
         return run.recording.direct()
     tokens = size(run.inputs, program.direct_below)
     # A call of a session has more to answer from than its inputs.
-    if run.tools or run.within is not None or tokens >= program.direct_below:
+    if run.tools or run.within is not None or tokens >= program.direct_below or PREDICT_NAMES & run.inputs.keys():
         return None
     adapter, chars = _single(dspy.settings.adapter), int(tokens * BYTES_A_TOKEN)
     try:

@@ -48,9 +48,18 @@ class Routes:
                 form = "{'root': lm, 'sub': lm}"
                 raise ConfigurationError(f"models_by_depth[{depth}] must be as {form}, not {seats!r}")
             self._by_depth[depth] = {
-                seat: self.named(lm) if isinstance(lm, str) else _check_lm(lm, f"models_by_depth[{depth}][{seat!r}]")
-                for seat, lm in seats.items()
+                seat: self._of_depth(lm, f"models_by_depth[{depth}][{seat!r}]") for seat, lm in seats.items()
             }
+
+    def _of_depth(self, lm: Any, where: str) -> dspy.BaseLM:
+        if not isinstance(lm, str):
+            return _check_lm(lm, where)
+        if lm not in self.models:
+            known = f"there are {', '.join(map(repr, self.models))}" if self.models else "no models are named"
+            raise ConfigurationError(
+                f"no model named {lm!r}, which {where} is; {known}. Add it: models={{{lm!r}: dspy.LM(...)}}"
+            )
+        return self.models[lm]
 
     def named(self, name: Any) -> dspy.BaseLM:
         """The LM called ``name``.
@@ -61,9 +70,7 @@ class Routes:
         if isinstance(name, str) and name in self.models:
             return self.models[name]
         if not self.models:
-            raise ConfigurationError(
-                f"no model named {name!r}: there is one sub-LM, call the function without model="
-            )
+            raise ConfigurationError(f"no model named {name!r}: there is one sub-LM, call the function without model=")
         raise ConfigurationError(f"no model named {name!r}; the models are {', '.join(map(repr, self.models))}")
 
     def at(self, depth: int, seat: Seat) -> dspy.BaseLM | None:

@@ -8,6 +8,7 @@ turns, limits and prediction; what it uses also counts in the session's account.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from rlm_dspy.journals import Journal
 from rlm_dspy.ledger import Ledger
 from rlm_dspy.limits import Limits
 from rlm_dspy.observation import final_text
+from rlm_dspy.own_cells import TOLD, own_cell, told
 from rlm_dspy.prices import Prices
 from rlm_dspy.redact import error_text
 from rlm_dspy.signatures.contract import SHORT
@@ -40,7 +42,21 @@ if TYPE_CHECKING:
 _MARK = "_rlm_session"
 GONE: Any = object()
 """Stands for the value of an input that could not be saved."""
-_LOOK = f"print({_MARK!r} in globals(), *(n for n in {{names!r}} if n in globals()))"
+_LOOK = f"""
+held = names.get({_MARK!r})
+print({TOLD!r} + (' '.join(['True'] + [n for n in wanted if n in held]) if type(held) is dict else 'False'))
+"""
+# The current values under a name of ours too: what code makes of the names is not to change what was given.
+_NAME = f"""
+held = names.get({_MARK!r})
+if type(held) is not dict:
+    held = {{}}
+kept = {{}}
+for name, numbered in current.items():
+    value = names[numbered] if numbered in sent or numbered not in held else held[numbered]
+    names[name] = names[numbered] = kept[numbered] = value
+names[{_MARK!r}] = kept
+"""
 
 
 @dataclass(frozen=True)
@@ -116,10 +132,12 @@ class RLMSession:
         self.number = 0
         self.given: tuple[str, ...] = ()
         self._busy = threading.Lock()
+        self._process = os.getpid()
         self._interpreter: Session | None = None
         self._factory: Callable[[], Any] | None = None
         self._current: dict[str, Any] = {}
         self._versions: dict[str, list[Any]] = {}
+        self._sent: frozenset[str] = frozenset()
         self._history: list[SessionCall] = []
         self._unsaved: dict[str, str] = {}
         self._told_unsaved = True
@@ -203,6 +221,8 @@ class RLMSession:
         """`close`, without ever blocking the event loop."""
         self._closed = True
         interpreter, self._interpreter = self._interpreter, None
+        if self._process != os.getpid():
+            return  # the parent's, which goes on with it
         try:
             if interpreter is not None:
                 await watched.close_session(interpreter)
@@ -232,6 +252,10 @@ class RLMSession:
     def _taken(self) -> Iterator[None]:
         if self._closed:
             raise SessionError("the session is closed; make a new one by rlm.session(), or resume it")
+        if self._process != os.getpid():
+            raise SessionError(
+                "the session belongs to the process that this one was forked from; save it there, and resume it here"
+            )
         if not self._busy.acquire(blocking=False):
             raise SessionError("the session is busy with another call; make one call after the other")
         try:
@@ -314,10 +338,10 @@ class RLMSession:
             self._lost = not await self._held(run.session)
 
     async def _held(self, session: Session) -> set[str]:
-        """Which of the names of inputs are there, and the mark of an interpreter that earlier calls used."""
+        """Which of the last call's inputs are there, and the mark of an interpreter that earlier calls used."""
         names = [name for name, _ in self.numbered()]
-        result = await session.run(_LOOK.format(names=names))
-        marked, *found = result.stdout.split() or ["False"]
+        result = await session.run(own_cell(_LOOK, wanted=names))
+        marked, *found = " ".join(told(result.stdout)).split() or ["False"]
         return {_MARK, *found} if marked == "True" else set()
 
     def numbered(self) -> Iterator[tuple[str, Any]]:
@@ -330,16 +354,19 @@ class RLMSession:
     async def missing(self, run: Run) -> dict[str, Any]:
         """The values that the interpreter has to be sent, by their numbered names."""
         held = await self._held(run.session)
-        if not held:
-            return dict(self.numbered())
-        # What code has deleted of earlier calls stays deleted.
-        current = {f"{name}_{len(self._versions[name]) - 1}" for name in self._current}
-        return {name: value for name, value in self.numbered() if name in current and name not in held}
+        values = dict(self.numbered())
+        if held:
+            # What code has deleted of earlier calls stays deleted; and it may have variables of these names.
+            given = {self._last(name) for name in self.given}
+            current = {self._last(name) for name in self._current}
+            values = {n: value for n, value in values.items() if n in given or (n in current and n not in held)}
+        self._sent = frozenset(values)
+        return values
 
     async def name_current(self, run: Run) -> None:
         """Give the current inputs their own names."""
-        lines = [f"{name} = {name}_{len(self._versions[name]) - 1}" for name in self._current]
-        await run.session.run("\n".join([*lines, f"{_MARK} = True"]))
+        current = {name: self._last(name) for name in self._current}
+        await run.session.run(own_cell(_NAME, current=current, sent=sorted(self._sent)))
 
     def notes(self) -> tuple[str, ...]:
         """What the root is told of the session."""
@@ -410,6 +437,10 @@ class RLMSession:
         self.report = report
         self._unsaved = dict(report.unsaved or {})
         self._told_unsaved = not self._unsaved
+
+    def _last(self, name: str) -> str:
+        """The numbered name of the current value of the input ``name``."""
+        return f"{name}_{len(self._versions[name]) - 1}"
 
     def _is_current(self, numbered: str) -> bool:
         name, _, number = numbered.rpartition("_")

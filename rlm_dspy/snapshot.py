@@ -13,7 +13,9 @@ import json
 import zipfile
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pydantic
 
 from rlm_dspy import events as ev
 from rlm_dspy import kept, origin, resuming, watched
@@ -23,6 +25,8 @@ from rlm_dspy.definitions import definitions
 from rlm_dspy.environments.foreign import ForeignSession
 from rlm_dspy.errors import RecordingError
 from rlm_dspy.journals import event_of
+from rlm_dspy.own_cells import told
+from rlm_dspy.reading import made, reading
 from rlm_dspy.redact import redactor
 from rlm_dspy.sessions import GONE, ResumeReport, RLMSession, SessionCall
 from rlm_dspy.signatures.conversation import Branch, Conversation, Exchange
@@ -191,7 +195,8 @@ async def resume(program: RLM, path: str | PathLike[str], limits: dict[str, Any]
     resuming.check_signature(program, data["signature"])
     session = RLMSession(program, None, **limits)
     try:
-        _fill(session, data, values)
+        with reading(f"the saved session in {path}"):
+            _fill(session, data, values)
         await _restore(session, data, values)
     except BaseException:
         await session.aclose()
@@ -213,12 +218,56 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 raise RecordingError(
                     f"this session has schema {data['schema']}, this rlm-dspy reads up to {SCHEMA}: upgrade it"
                 )
+            data = _Saved.model_validate(data).model_dump()
             names = [name for name in archive.namelist() if name.startswith("values/")]
             return data, {name: kept.load(io.BytesIO(archive.read(name)), name, records=True) for name in names}
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError) as error:
+    except (zipfile.BadZipFile, LookupError, ValueError, TypeError, EOFError, OverflowError, RecursionError) as error:
         if isinstance(error, RecordingError):
             raise
+        if isinstance(error, pydantic.ValidationError):
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise RecordingError(f"{path} is not a whole saved session: {place}: {first['msg']}") from None
         raise RecordingError(f"{path} is not a whole saved session: {error}") from None
+
+
+class _Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)
+
+
+class _SavedConversation(_Strict):
+    """See `_head`."""
+
+    contract: str
+    demonstration: list[dict[str, Any]]
+    exchanges: list[dict[str, Any]]
+    branch: dict[str, Any] = {}
+    summary: str = ""
+    history: str = ""
+
+
+class _SavedCall(_Strict):
+    """See `_call_out`."""
+
+    number: int
+    inputs: dict[str, str]
+    outputs: str | None
+    outcome: Annotated[tuple[str, str | None, str | None], pydantic.Strict(False)]
+    events: list[dict[str, Any]]
+
+
+class _Saved(_Strict):
+    """What `_write` puts into the file, but for the values."""
+
+    signature: str
+    usage: dict[str, Any]
+    conversation: _SavedConversation
+    versions: dict[str, list[str | None]]
+    variables: dict[str, Annotated[tuple[str, bool], pydantic.Strict(False)]]
+    imports: dict[str, Annotated[tuple[str, str], pydantic.Strict(False)]]
+    source: list[Annotated[tuple[str, str], pydantic.Strict(False)]]
+    history: list[_SavedCall]
+    unsaved: dict[str, str]
 
 
 def _fill(session: RLMSession, data: dict[str, Any], values: dict[str, Any]) -> None:
@@ -226,9 +275,9 @@ def _fill(session: RLMSession, data: dict[str, Any], values: dict[str, Any]) -> 
     said = data["conversation"]
     session.conversation = Conversation(
         said["contract"],
-        exchanges=[Exchange(**exchange) for exchange in said["exchanges"]],
+        exchanges=[made(Exchange, exchange) for exchange in said["exchanges"]],
         demonstration=said["demonstration"],
-        branch=Branch(**said.get("branch", {})),
+        branch=made(Branch, said.get("branch", {})),
         summary=said.get("summary", ""),
         history=said.get("history", ""),
     )
@@ -258,12 +307,14 @@ async def _restore(session: RLMSession, data: dict[str, Any], values: dict[str, 
     interpreter = session.interpreter(run)
     await watched.open_session(interpreter)
     failed: dict[str, str] = dict(data["unsaved"])
-    await interpreter.set(dict(session.numbered()))
+    inputs = dict(session.numbered())
+    await interpreter.set(inputs)
     run.session = interpreter
     await session.name_current(run)
     imports = {name: (module, inner) for name, (module, inner) in data["imports"].items()}
     failed |= _failures(await interpreter.run(cells.import_cell(imports)))
-    variables: dict[str, Any] = {name: values[member] for name, (member, _) in data["variables"].items()}
+    with reading("the saved session"):
+        variables: dict[str, Any] = {name: values[member] for name, (member, _) in data["variables"].items()}
     for name, value in variables.items():
         try:
             await interpreter.set({name: value})
@@ -283,12 +334,12 @@ async def _restore(session: RLMSession, data: dict[str, Any], values: dict[str, 
         source = {name: text for name, text in source.items() if name in reasons}
     marked = [name for name, (_, mark) in data["variables"].items() if mark and name not in failed]
     failed |= _failures(await interpreter.run(cells.unpack_cell(marked)))
-    names = {*variables, *imports, *(name for name, _ in data["source"])}
+    names = {*inputs, *variables, *imports, *(name for name, _ in data["source"])}
     session.resumed(ResumeReport(tuple(sorted(names - failed.keys())), failed))
 
 
 def _failures(result: Any) -> dict[str, str]:
     if result.error is not None:
         raise RecordingError(f"the session could not be restored: {result.error.type}: {result.error.message}")
-    found = (line.partition(": ") for line in result.stdout.splitlines())
-    return {name: why for name, _, why in found if name.isidentifier()}
+    found = (line.partition(": ") for line in told(result.stdout))
+    return {name: why for name, _, why in found}

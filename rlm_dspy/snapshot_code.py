@@ -7,13 +7,14 @@ again from it. Standard library only, Python 3.8 syntax.
 
 from __future__ import annotations
 
+from rlm_dspy.own_cells import TOLD, own_cell
+
 MARK = "\0rlm"
 """The key of a dict that stands for something else."""
 
 _SAVE = """
 def _rlm_snapshot(skip, native):
     import re, sys, types
-    names = globals()
     main = names.get("__name__")
     mark = %(mark)r
     atoms = {type(None), bool, int, float, str}
@@ -120,31 +121,31 @@ def _rlm_snapshot(skip, native):
         return {mark: kind, "v": value}
 
     skip = set(skip)
+    ours = {"_rlm_builtins", "_rlm_keep", "_rlm_tell"}
     for name, value in list(names.items()):
-        if type(name) is not str or name in skip or name[:2] == "__" or name[:5] == "_rlm_":
+        if type(name) is not str or name in skip or name[:2] == "__" or name in ours:
             continue
         if isinstance(value, types.ModuleType):
-            _rlm_tell("import", name, value.__name__, "")
+            names["_rlm_tell"]("import", name, value.__name__, "")
             continue
         if isinstance(value, type) or callable(value) and hasattr(value, "__qualname__"):
             where = found(value)
             if where is not None:
-                _rlm_tell("import", name, where[0], where[1])
+                names["_rlm_tell"]("import", name, where[0], where[1])
             else:
-                _rlm_tell("source", name, kind_of(value), "a %%s without source" %% kind_of(value))
+                names["_rlm_tell"]("source", name, kind_of(value), "a %%s without source" %% kind_of(value))
             continue
         tags[0] = 0
         try:
             packed = pack(value)
-            _rlm_keep(name, packed, bool(tags[0]))
+            names["_rlm_keep"](name, packed, bool(tags[0]))
         except Exception as error:
-            _rlm_tell("value", name, kind_of(value), str(error))
+            names["_rlm_tell"]("value", name, kind_of(value), str(error))
 """
 
 _LOAD = """
 def _rlm_unpack(values):
     import collections, importlib, re
-    names = globals()
     mark = %(mark)r
 
     def unpack(value):
@@ -200,11 +201,23 @@ def _rlm_unpack(values):
             names[name] = unpack(value)
         except Exception as error:
             names.pop(name, None)
-            print("%%s: %%s: %%s" %% (name, type(error).__name__, " ".join(str(error).split())))
+            print("%(told)s%%s: %%s: %%s" %% (name, type(error).__name__, " ".join(str(error).split())))
+"""
+
+_IMPORT = """
+import importlib
+for name, module, inner in imports:
+    try:
+        here = importlib.import_module(module)
+        for part in inner.split('.') if inner else ():
+            here = getattr(here, part)
+        names[name] = here
+    except Exception as error:
+        print(told + '%s: %s: %s' % (name, type(error).__name__, ' '.join(str(error).split())))
 """
 
 _SAVE = _SAVE % {"mark": MARK}
-_LOAD = _LOAD % {"mark": MARK}
+_LOAD = _LOAD % {"mark": MARK, "told": TOLD}
 
 
 def save_cell(skip: list[str], native: bool) -> str:
@@ -214,27 +227,14 @@ def save_cell(skip: list[str], native: bool) -> str:
         skip: Names to pass over.
         native: Values cross as they are; where they do not, only what JSON has does.
     """
-    return f"{_SAVE}\ntry:\n    _rlm_snapshot({skip!r}, {native!r})\nfinally:\n    del _rlm_snapshot\n"
+    return own_cell(f"{_SAVE}\n_rlm_snapshot(skip, native)\n", skip=skip, native=native)
 
 
 def unpack_cell(names: list[str]) -> str:
     """A cell that makes what marked dicts in the variables ``names`` stand for; it prints what failed, one a line."""
-    given = f"{{n: globals()[n] for n in {names!r} if n in globals()}}"
-    return f"{_LOAD}\ntry:\n    _rlm_unpack({given})\nfinally:\n    del _rlm_unpack\n"
+    return own_cell(f"{_LOAD}\n_rlm_unpack({{n: names[n] for n in marked if n in names}})\n", marked=names)
 
 
 def import_cell(imports: dict[str, tuple[str, str]]) -> str:
     """A cell that imports modules, and names out of them, under the names they had; it prints what failed."""
-    return (
-        "def _rlm_import(name, module, inner):\n"
-        "    import importlib\n"
-        "    try:\n"
-        "        here = importlib.import_module(module)\n"
-        "        for part in inner.split('.') if inner else ():\n"
-        "            here = getattr(here, part)\n"
-        "        globals()[name] = here\n"
-        "    except Exception as error:\n"
-        "        print('%s: %s: %s' % (name, type(error).__name__, ' '.join(str(error).split())))\n"
-        + "".join(f"_rlm_import({n!r}, {m!r}, {i!r})\n" for n, (m, i) in imports.items())
-        + "del _rlm_import\n"
-    )
+    return own_cell(_IMPORT, told=TOLD, imports=[(name, module, inner) for name, (module, inner) in imports.items()])

@@ -8,6 +8,7 @@ What was asked before in the same tree is not asked again, unless with ``fresh=T
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -340,22 +341,24 @@ class _Ask:
     async def answer(self, name: str) -> Any:
         """The answer, for a call of the function ``name``."""
         answers = self._calls.run.tree.answers
-        future = answers.get(self._key) if self._key is not None else None
-        if future is not None and not self._first:
+        while not self._first and (asked := answers.get(self._key)) is not None:
             try:
-                result = await asyncio.shield(future)
+                result = await asyncio.shield(asked)
             except asyncio.CancelledError:
-                if not future.cancelled():
+                if not asked.cancelled():
                     raise
             else:
-                return await self._calls.give(self, name, result)
-        if not self._reserved:
-            # The one that asked before has failed: this one asks for itself.
+                return await self._calls.give(self, name, copy.deepcopy(result))
+        if not self._first:
+            # The one that asked before has failed: this one asks, and those that still wait do so for it.
             self._calls.run.ledger.reserve_calls(1)
-            self._reserved = True
+            self._first = self._reserved = True
+            answers[self._key] = asyncio.get_running_loop().create_future()
         result = await self._calls.pay(self, name)
-        if future is not None and self._first and not future.done():
-            future.set_result(result)
+        future = answers.get(self._key) if self._key is not None else None
+        if future is not None and not future.done():
+            # Copies: in process, code gets the very object, and may change it.
+            future.set_result(copy.deepcopy(result))
         return result
 
     def abandon(self) -> None:
@@ -407,8 +410,10 @@ def _checked(kind: Kind, inputs: dict[str, Any]) -> dict[str, Any]:
 def _key(kind: Kind, lm: Any, row: Mapping[str, Any]) -> tuple[Any, ...]:
     digest = hashlib.blake2b(digest_size=16)
     for name, value in row.items():
-        digest.update(f"{name}:{type(value).__name__}:".encode())
-        digest.update((value if isinstance(value, str) else repr(value)).encode("utf-8", "surrogatepass"))
+        text = (value if isinstance(value, str) else repr(value)).encode("utf-8", "surrogatepass")
+        # With its length: what stands in a value is not to pass for the next one.
+        digest.update(f"{name}:{type(value).__name__}:{len(text)}:".encode())
+        digest.update(text)
     return kind.known_by, id(lm), digest.digest()
 
 

@@ -23,6 +23,9 @@ CORE_NAMES = frozenset({"llm_query", "llm_query_batched", "SUBMIT", "SHOW_VARS",
 CALL_NAMES = frozenset({"self", "instance"})
 """Names that DSPy's own ``Module.__call__`` cannot take as keywords."""
 
+PREDICT_NAMES = frozenset({"config", "demos", "lm", "new_signature", "signature"})
+"""Keywords that DSPy's predictors take for themselves, so that no input of theirs can have these names."""
+
 RESULT_NAMES = frozenset({"trajectory", "final_reasoning", "outcome", "usage"})
 """Fields of the result that no output may have."""
 
@@ -85,6 +88,10 @@ def check_names(
     if both:
         raise ConfigurationError(f"{both} are both inputs and tools; rename one of each")
     named = {name for call in sub_calls or () for name in (call, f"{call}_batched")}
+    if twins := sorted(name for name in sub_calls or () if f"{name}_batched" in (sub_calls or ())):
+        raise ConfigurationError(f"{twins[0]}_batched is the twin that {twins[0]!r} has anyway; rename it in sub_calls")
+    for name, module in (sub_calls or {}).items():
+        check_inputs(f"sub_calls[{name!r}]", module)
     wrong = sorted(
         repr(name)
         for name in sub_calls or ()
@@ -103,6 +110,16 @@ def check_names(
         raise ConfigurationError(f"output names {clash} are fields of every result; rename them in the signature")
     if not outputs:
         raise ConfigurationError("the signature has no output field; write for example 'context, query -> answer'")
+
+
+def check_inputs(where: str, module: Any) -> None:
+    """Refuse names of inputs that a predictor cannot be given.
+
+    Raises:
+        ConfigurationError: Naming them.
+    """
+    if isinstance(module, dspy.Predict) and (taken := sorted(PREDICT_NAMES & module.signature.input_fields.keys())):
+        raise ConfigurationError(f"input names {taken} of {where} are keywords of DSPy's predictors; rename them")
 
 
 def describe(tool: dspy.Tool) -> FunctionInfo:

@@ -13,6 +13,10 @@ from rlm_dspy.cli import exits, output
 
 def run(options: argparse.Namespace) -> int:
     """Print what was found; 0 unless there is a problem."""
+    if options.environment is not None:
+        from rlm_dspy.cli import conformance
+
+        return conformance.run(options)
     # What libraries say of their own accord while they are looked at is not part of the report.
     import logging
     import warnings

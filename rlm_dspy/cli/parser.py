@@ -25,6 +25,9 @@ _DOCTOR = """\
 Look at this machine and say what works, what does not, and how to mend it: Python and the installed versions, the
 sandbox (it is started), memory, disk, the language model (it is asked one short question), extras, the terminal.
 Values of keys are never shown.
+
+With --environment NAME: run the conformance suite against a place where code runs, yours or one of rlm-dspy's, print a
+line for each check as it ends, and try out what the place says that it confines. At a provider it costs sandboxes.
 """
 _DOCTOR_MORE = """\
 exit codes:
@@ -137,6 +140,15 @@ def _top() -> tuple[_Parser, _Parser]:
         allow_abbrev=False,
     )
     doctor.add_argument("--json", action="store_true", help="the findings as one JSON object")
+    doctor.add_argument(
+        "--environment", metavar="NAME", help="run the conformance suite against this environment instead"
+    )
+    doctor.add_argument(
+        "--env-opt", metavar="K=V", action="append", default=[], type=ask_options.pair, help="an option of it"
+    )
+    doctor.add_argument(
+        "--check", metavar="WORD", action="append", default=[], help="only the checks with this word in their names"
+    )
     doctor.add_argument("--model", metavar="M", help="the model to look at (default: $RLM_DSPY_MODEL)")
     doctor.add_argument("--api-base", metavar="URL", help="base URL of its server (default: $RLM_DSPY_API_BASE)")
     doctor.add_argument("--no-call", action="store_true", help="do not ask the model anything")

@@ -6,10 +6,12 @@ A failure here says which private part of DSPy has changed, and what stops worki
 from __future__ import annotations
 
 import asyncio
+import http.server
 import importlib
 import inspect
 import json
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -218,6 +220,55 @@ def test_generation_config_leaves_out_what_a_request_cannot_say() -> None:
 # ---------------------------------------------------------------------------------------- public parts that we lean on
 
 
+@pytest.mark.parametrize("max_cost", [None, 1.0])
+def test_published_prices_are_fetched_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, endpoint: Callable[..., Any], sandbox: Environment, max_cost: float | None
+) -> None:
+    """DSPy fetches the list at first use; the server here answers only when the event loop has turned meanwhile."""
+    from dspy.clients import model_metadata
+
+    asked, turned = threading.Event(), threading.Event()
+    in_time: list[bool] = []
+
+    class Slow(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.set()
+            in_time.append(turned.wait(4))
+            self.send_error(503)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    async def turn() -> None:
+        while not asked.is_set():
+            await asyncio.sleep(0.001)
+        turned.set()
+
+    async def main() -> Any:
+        turning = asyncio.create_task(turn())
+        prediction = await RLM("text -> answer", interpreter_factory=sandbox, max_cost=max_cost).acall(text="x")
+        await turning
+        return prediction
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+    serving.start()
+    try:
+        monkeypatch.setattr(model_metadata, "_data", None)
+        monkeypatch.setattr(_compat, "_facts_read", False)
+        monkeypatch.delenv("LITELLM_LOCAL_MODEL_COST_MAP", raising=False)
+        monkeypatch.setenv("LITELLM_MODEL_COST_MAP_URL", f"http://127.0.0.1:{server.server_port}/")
+        lm = dspy.LM("openai/gpt-4o-mini", api_base=endpoint([code("SUBMIT('x')")]).url, api_key="k", cache=False)
+        with dspy.context(lm=lm):
+            prediction = asyncio.run(main())
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
+    assert in_time == [True]
+    assert prediction.answer == "x" and prediction.usage["cost"] is not None and _compat.facts_at_hand()
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -229,7 +280,6 @@ def test_generation_config_leaves_out_what_a_request_cannot_say() -> None:
         "dspy.LocalInterpreter",
         "dspy.primitives.code_interpreter.FinalOutput",
         "dspy.primitives.sandbox_serializable.SandboxSerializable",
-        "dspy.signatures.signature.ensure_signature",
         "dspy.track_usage",
         "dspy.utils.callback.BaseCallback",
         "dspy.utils.exceptions.AdapterParseError",

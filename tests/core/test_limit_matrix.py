@@ -397,3 +397,16 @@ def test_a_child_that_fails_tells_its_parent_what_it_had(sandbox: Environment) -
     with dspy.context(lm=ScriptedLM(policy)):
         prediction = RLM("q -> a", interpreter=sandbox, max_depth=2, guidance=False)(q="x")
     assert prediction.a == "done" and "the last it had was: half of it" in prediction.trajectory[0].output
+
+
+def test_a_child_that_fails_at_a_limit_names_it_in_one_line(sandbox: Environment) -> None:
+    def policy(call: Call) -> Any:
+        if any("CHILD" in message["content"] for message in call.own[:1]):
+            return code("print('half of it')")
+        return code("print(rlm_query('CHILD: do it'))") if call.turn == 0 else DONE
+
+    with dspy.context(lm=ScriptedLM(policy)):
+        prediction = RLM("q -> a", interpreter=sandbox, max_depth=2, max_iters=2, guidance=False)(q="x")
+    told = prediction.trajectory[0].output.splitlines()[-1]
+    assert "it was stopped at max_iters, then a reply of the model was not in the form" in told
+    assert told.endswith("the last it had was: half of it")

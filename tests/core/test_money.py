@@ -1,4 +1,4 @@
-"""Limits on tokens and money hold through every door: children, sub-agents, tools, sessions, LMs that report nothing."""
+"""Limits on tokens and money hold through every door: children, modules, tools, sessions, LMs that report nothing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def test_a_tool_that_calls_an_unpriced_lm_ends_a_run_whose_money_is_limited(sand
         with dspy.context(lm=unpriced):
             return str(dspy.Predict("q -> a")(q=q).a)
 
-    root = ScriptedLM(lambda call: code("for n in range(20):\n    print(ask(str(n)))") if not call.observations else BEST)
+    asking = code("for n in range(20):\n    print(ask(str(n)))")
+    root = ScriptedLM(lambda call: BEST if call.observations else asking)
     rlm = RLM("context -> answer", tools=[ask], max_cost=1.0, prices=PRICES, interpreter=sandbox, guidance=False)
     with dspy.context(lm=root):
         prediction = rlm(context="x")

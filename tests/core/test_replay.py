@@ -245,6 +245,16 @@ def test_large_inputs_are_given_again_and_checked(sandbox: Environment) -> None:
         again(small.trajectory, context="abd")
 
 
+def test_notes_on_functions_that_code_has_rebound_come_in_the_same_order(sandbox: Environment) -> None:
+    first = run(
+        program(sandbox),
+        [code("llm_query = budget = SUBMIT = SHOW_VARS = predict = 1"), code("SUBMIT('', 1)")],
+        context="c",
+        query="q",
+    )
+    assert again(first.trajectory, program(sandbox)).differences == ()
+
+
 def test_bad_input_is_named(sandbox: Environment) -> None:
     first = run(program(sandbox), [code("print(1)"), code("SUBMIT('', 1)")], context="c", query="q")
     with pytest.raises(ConfigurationError, match="the recorded run is of the signature"):
@@ -255,6 +265,8 @@ def test_bad_input_is_named(sandbox: Environment) -> None:
         again([])
     with pytest.raises(TypeError, match="replay takes"):
         again([{"kind": "run_started"}])
+    with pytest.raises(TypeError, match="'contxt', which is no input of the run; these are context, query"):
+        again(first.trajectory, contxt="c")
 
     other = run(program(sandbox, OnePoint), [code("SUBMIT({'x': 1, 'label': 'a'})")], q="q")
     with pytest.raises(RecordingError, match=r"pass it: replay\(\.\.\., rlm\)"):

@@ -76,6 +76,14 @@ def test_larger_inputs_are_run(sandbox: Environment) -> None:
     assert len(lm.calls) == 1
 
 
+@pytest.mark.parametrize("name", ["demos", "config", "lm"])
+def test_an_input_that_predictors_would_take_for_their_own_is_run(sandbox: Environment, name: str) -> None:
+    lm = ScriptedLM(lambda call: code(f"SUBMIT(str({name}))"))
+    with dspy.context(lm=lm):
+        prediction = RLM(f"{name} -> answer", direct_below=1_000, interpreter=sandbox)(**{name: {"n": 1}})
+    assert prediction.outcome == "submitted" and prediction.answer == "{'n': 1}"
+
+
 def test_without_the_option_nothing_is_direct(sandbox: Environment) -> None:
     rlm = RLM("context -> answer", interpreter=sandbox)
     prediction, _ = run(rlm, ScriptedLM(policy("never asked")), context="c")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import signal
 import threading
 import zipfile
@@ -74,6 +75,15 @@ def test_the_current_inputs_have_the_stable_names_and_older_ones_numbers(sandbox
     assert outputs(third)[0] == "new b old a ['context_0', 'context_1', 'query_0', 'query_1', 'query_2']"
     told = root.calls[3].prompt
     assert "`context` = 'new'" in told and "`context_0`, `query_0`, `query_1`" in told
+
+
+def test_variables_of_code_with_the_numbered_names_do_not_stand_in_for_inputs(sandbox: Environment) -> None:
+    clobbering = "context_0 = 'mine'\ncontext_1 = 'mine too'\nquery_1 = 5\ncontext = None\nSUBMIT('x')"
+    lm = ScriptedLM([code(clobbering)] + [code("SUBMIT(f'{context} {context_0} {query}')")] * 2)
+    with dspy.context(lm=lm), program(sandbox).session() as session:
+        session(context="first", query="q0")
+        assert session(query="q1").answer == "first first q1"
+        assert session(context="second").answer == "second first q1"
 
 
 def test_the_conversation_only_grows(sandbox: Environment) -> None:
@@ -155,6 +165,34 @@ def test_two_calls_at_once_are_refused_and_the_session_goes_on(sandbox: Environm
     assert answers == ["done", "done"]
     with pytest.raises(SessionError, match="is closed"):
         session(query="q")
+
+
+def test_a_forked_process_leaves_the_session_of_its_parent_alone(
+    sandbox: Environment, in_python: Callable[..., Any]
+) -> None:
+    script = """
+import os, dspy
+from rlm_dspy import RLM, SessionError
+from rlm_dspy.testing import ScriptedLM, code
+rlm = RLM("context -> answer", interpreter="subprocess", guidance=False)
+dspy.configure(lm=ScriptedLM(lambda call: code("n = globals().get('n', 0) + 1\\nSUBMIT(n)")))
+session = rlm.session()
+session(context="x")
+child = os.fork()
+if not child:
+    try:
+        session()
+    except SessionError as error:
+        print(error, flush=True)
+    session.close()
+    os._exit(0)
+os.waitpid(child, 0)
+print(session().answer)
+session.close()
+"""
+    process = in_python(script)
+    out, err = process.communicate(timeout=60)
+    assert "forked from" in out and out.splitlines()[-1] == "2", (out, err)
 
 
 def test_what_was_never_given_is_an_error_that_says_so(sandbox: Environment) -> None:
@@ -330,7 +368,7 @@ def test_a_saved_session_goes_on_in_every_environment(name: str, tmp_path: Path,
     with dspy.context(lm=root), rlm.resume(tmp_path / "s") as session:
         assert session.report is not None and set(session.report.unsaved or {}) == {"generator", "slow"}
         assert "a value of type generator cannot be saved" in session.unsaved["generator"]
-        assert {"Point", "cached", "counter", "math"} <= set(session.report.restored)
+        assert {"Point", "cached", "counter", "math", "context_0", "query_0"} <= set(session.report.restored)
         assert session.usage["lm_calls"] == before.usage["lm_calls"] == 2
         second = session(query="second?")
         assert second.answer == "went on" and outputs(second)[0] == "['Point', 'Slow']", outputs(second)
@@ -343,6 +381,27 @@ def test_a_saved_session_goes_on_in_every_environment(name: str, tmp_path: Path,
     # The prefix that a provider has cached is still one.
     contract = before.conversation.messages()[0]
     assert contract["content"] in [message["content"] for message in root.calls[0].messages]
+
+
+@pytest.mark.parametrize("name", ["subprocess", "inprocess"])
+def test_names_of_builtins_that_code_has_taken_disturb_nothing(name: str, tmp_path: Path, no_leaks: None) -> None:
+    taken = (
+        "list, str, type, dict, len, set, isinstance, callable, getattr, hash, repr, exec, Exception = range(13)\n"
+        "class Record:\n    pass\n"
+        "import collections\nfound = {(1, 2): collections.Counter('aab')}\nprint = globals = 5\nSUBMIT('one')"
+    )
+    check = "SUBMIT(f'{list} {str} {type} {len} {Record.__name__} {found[1, 2].most_common(1)}')"
+    rlm = RLM("context -> answer", interpreter=name, guidance=False, context_window=9_000)
+    kept = "0 1 2 4 Record [('a', 2)]"
+    lm = ScriptedLM([code(taken), code(check), code(check)])
+    with dspy.context(lm=lm):
+        with rlm.session() as session:
+            session(context="x")
+            assert session().answer == kept and "made before are still there" in lm.calls[1].prompt
+            assert session.save(tmp_path / "saved") == {}
+        with rlm.resume(tmp_path / "saved") as session:
+            assert session.report is not None and not session.report.unsaved
+            assert session().answer == kept
 
 
 def test_a_resumed_session_can_be_saved_and_resumed_again(sandbox: Environment, tmp_path: Path) -> None:
@@ -472,6 +531,15 @@ def test_saving_writes_all_or_nothing_and_no_pickle(sandbox: Environment, tmp_pa
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         assert all(b"\x80\x04\x95" not in archive.read(name) for name in archive.namelist())
+
+
+def test_saving_replaces_nothing_but_files(sandbox: Environment, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with program(sandbox).session() as session:
+        for path in (tmp_path, tmp_path / "pipe"):
+            with pytest.raises(OSError, match="no file"):
+                session.save(path)
+    assert (tmp_path / "pipe").is_fifo() and [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_a_file_that_is_foreign_newer_or_torn_is_refused(sandbox: Environment, tmp_path: Path) -> None:

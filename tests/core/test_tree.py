@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlm_dspy import RLM, ConfigurationError, LimitReached
+from rlm_dspy import RLM, ConfigurationError, LimitReached, environments
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.events import ChildEnded, ChildStarted
-from rlm_dspy.testing import Call, ScriptedLM, code, outputs
+from rlm_dspy.testing import Call, Reply, ScriptedLM, code, outputs
 
 PRICE = {"scripted/lm": (1.0, 1.0)}
 
@@ -365,6 +365,22 @@ def test_a_failure_is_not_remembered(sandbox: Environment) -> None:
     assert prediction.trajectory[0].output.endswith("yes") and "[ERROR]" in prediction.trajectory[0].output
 
 
+def test_after_a_failure_one_of_those_who_wait_asks_for_all(sandbox: Environment) -> None:
+    sub = ScriptedLM([Reply(error=dspy.lm15.InvalidRequestError("no")), Reply("yes", delay=0.1)])
+    lm = ScriptedLM([code("print(llm_query_batched(['a'] * 6))"), code("SUBMIT('x')")])
+    prediction = asked(lm, sandbox, sub=sub, max_llm_calls=2)
+    output = prediction.trajectory[0].output
+    assert output.count("'yes'") == 5 and output.count("[ERROR]") == 1 and prediction.usage["calls"] == 2
+
+
+@pytest.mark.parametrize("name", ["inprocess", "subprocess"])
+def test_an_answer_that_code_has_changed_is_reused_as_it_was(name: str, no_leaks: None) -> None:
+    sub = ScriptedLM(["[[ ## tags ## ]]\n['a']\n\n[[ ## completed ## ]]"])
+    lm = ScriptedLM([code("f('x').append('b')\nprint(f('x'))"), code("SUBMIT('x')")])
+    prediction = asked(lm, environments.get(name), sub=sub, sub_calls={"f": "text -> tags: list[str]"})
+    assert prediction.trajectory[0].output.startswith("['a']")
+
+
 def test_typed_sub_calls_give_python_values(sandbox: Environment) -> None:
     def reply(call: Call) -> str:
         assert "clause" in call.prompt
@@ -548,3 +564,44 @@ def test_any_tree_keeps_its_limits_and_ends_with_an_answer(data: st.DataObject) 
         assert usage["input_tokens"] + usage["output_tokens"] <= tokens + 12_000
     events = prediction.trajectory.events
     assert sum(e.kind == "child_started" for e in events) == sum(e.kind == "child_ended" for e in events)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"sub_calls": {"f": "a -> b", "f_batched": "a -> b"}}, "f_batched is the twin"),
+        ({"sub_calls": {"f": "config, demos -> b"}}, r"\['config', 'demos'\] of sub_calls\['f'\] are keywords"),
+        ({"sub_signature": "lm -> b"}, r"\['lm'\] of sub_signature are keywords"),
+        ({"sub_calls": {"f": "signature -> b"}}, r"sub_calls\['f'\] cannot be read.*signature cannot be names"),
+        ({"signature": "instructions -> b"}, "instructions.*cannot be names of fields; rename"),
+    ],
+)
+def test_names_that_dspy_needs_itself_are_refused_with_the_fix(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        RLM(**{"signature": "context -> answer", **options})
+
+
+def test_inputs_of_sub_calls_and_children_may_have_any_other_name(sandbox: Environment) -> None:
+    names = ("module", "adapter", "run", "role", "prompt", "inputs", "which", "kind", "history", "trace")
+    form = "[[ ## out ## ]]\n{}\n\n[[ ## completed ## ]]"
+    sub = ScriptedLM(lambda call: form.format(all(f"V{name}" in call.prompt for name in names)))
+    given = ", ".join(f"{name}='V{name}'" for name in names)
+    lm = root_and_child(
+        [
+            code(f"print(f({given}), f_batched([dict({given})]))\nprint(rlm_query({given}))"),
+            code("try:\n    rlm_query('q', instructions='x')\nexcept Exception as e:\n    print(e)"),
+            code("SUBMIT('done')"),
+        ],
+        [code(f"SUBMIT(str([{', '.join(names)}]))")],
+    )
+    prediction = asked(lm, sandbox, sub=sub, max_depth=2, sub_calls={"f": f"{', '.join(names)} -> out: bool"})
+    first, second = prediction.trajectory[0].output, prediction.trajectory[1].output
+    assert first.startswith("True [True]") and str([f"V{name}" for name in names]) in first
+    assert "a child's inputs cannot be read" in second
+
+
+def test_a_value_does_not_pass_for_the_input_that_follows_it(sandbox: Environment) -> None:
+    sub = ScriptedLM(lambda call: f"[[ ## out ## ]]\n{call.number}\n\n[[ ## completed ## ]]")
+    root = ScriptedLM([code("print(f('1b:str:2', '3'), f('1', '2b:str:3'), f('1', '2b:str:3'))"), code("SUBMIT('x')")])
+    prediction = asked(root, sandbox, sub=sub, sub_calls={"f": "a, b -> out: int"})
+    assert prediction.trajectory[0].output.startswith("0 1 1") and len(sub.calls) == 2
