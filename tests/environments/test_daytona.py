@@ -57,7 +57,11 @@ def test_a_snapshot(cloud: Any) -> None:
             {"networkAllowList": "10.0.0.0/8", "networkBlockAll": False},
             "not bounded",
         ),
-        ({"domain_allow_list": "pypi.org"}, {"domainAllowList": "pypi.org", "networkBlockAll": False}, "not bounded"),
+        (
+            {"domain_allow_list": "data.example.com"},
+            {"domainAllowList": "data.example.com", "networkBlockAll": False},
+            "not bounded",
+        ),
     ],
     ids=["closed", "open", "networks", "domains"],
 )

@@ -45,7 +45,7 @@ def test_options_go_to_the_provider(cloud: Any) -> None:
         ({}, "BLOCKED", "bounded"),
         ({"block_network": False}, "OPEN", "not bounded"),
         ({"outbound_cidr_allowlist": ["10.0.0.0/8"]}, "ALLOWLIST", "not bounded"),
-        ({"outbound_domain_allowlist": ["pypi.org"]}, "ALLOWLIST", "not bounded"),
+        ({"outbound_domain_allowlist": ["data.example.com"]}, "ALLOWLIST", "not bounded"),
     ],
     ids=["closed", "open", "networks", "domains"],
 )
@@ -61,7 +61,7 @@ def test_the_network_is_closed_unless_asked_for(cloud: Any, options: Any, access
     "options",
     [
         {"ttl": 0}, {"max_lifetime": 90_000}, {"env": {"A": 1}}, {"block_network": "no"}, {"tags": ["x"]},
-        {"outbound_domain_allowlist": "pypi.org"}, {"token_id": "ak-1"}, {"add_python": "3.12"},
+        {"outbound_domain_allowlist": "data.example.com"}, {"token_id": "ak-1"}, {"add_python": "3.12"},
     ],
     ids=str,
 )  # fmt: skip
