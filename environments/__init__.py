@@ -22,6 +22,7 @@ The rooms of this folder:
     subprocess_env.py  a process of its own, not confined
     inprocess.py       exec in this process
     ipython_env.py     IPython's cells, in any environment; ipython_shell.py runs them; kernel.py a Jupyter kernel
+    pyodide_env.py     dspy.PythonInterpreter: Python as WebAssembly, in Deno
     cloud.py           what environments at a provider share: e2b.py, prime.py, modal.py, daytona.py
     remote.py          a sandbox there as a stream; loops.py drives SDKs that are asynchronous only; _compat.py
     foreign.py         any other dspy.CodeInterpreter behind our interface
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from rlm_dspy.environments.pool import warm
     from rlm_dspy.environments.prime import Prime
     from rlm_dspy.environments.program import BOOTSTRAP
+    from rlm_dspy.environments.pyodide_env import Pyodide
     from rlm_dspy.environments.registry import from_options, get, names
     from rlm_dspy.environments.subprocess_env import Subprocess
 
@@ -98,6 +100,7 @@ _WHERE = {
     "Interpreter": "interpreter",
     "Local": "local",
     "Modal": "modal",
+    "Pyodide": "pyodide_env",
     "Prime": "prime",
     "Subprocess": "subprocess_env",
     "from_options": "registry",
@@ -123,6 +126,7 @@ __all__ = [
     "Interpreter",
     "Local",
     "Modal",
+    "Pyodide",
     "Prime",
     "Session",
     "Submission",
@@ -137,6 +141,7 @@ __all__ = [
     "local",
     "modal",
     "names",
+    "pyodide",
     "prime",
     "subprocess",
     "warm",
@@ -169,6 +174,13 @@ def ipython(**options: Any) -> IPython:
     from rlm_dspy.environments.ipython_env import IPython
 
     return IPython(**options)
+
+
+def pyodide(**options: Any) -> Pyodide:
+    """DSPy's sandbox of WebAssembly; see `rlm_dspy.environments.pyodide_env.Pyodide` for the options."""
+    from rlm_dspy.environments.pyodide_env import Pyodide
+
+    return Pyodide(**options)
 
 
 def e2b(**options: Any) -> E2B:

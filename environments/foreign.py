@@ -14,6 +14,7 @@ import contextvars
 import dataclasses
 import datetime
 import enum
+import inspect
 import json
 import math
 import queue
@@ -26,7 +27,15 @@ from typing import Any
 import dspy
 from dspy.primitives.code_interpreter import FinalOutput
 
-from rlm_dspy.environments.base import Bound, CellError, CellResult, Description, HostFunction, Submission
+from rlm_dspy.environments.base import (
+    Bound,
+    CellError,
+    CellResult,
+    Description,
+    Environment,
+    HostFunction,
+    Submission,
+)
 from rlm_dspy.environments.channel import Call
 from rlm_dspy.environments.host_tasks import HostTasks
 from rlm_dspy.environments.session import GRACE_SECONDS, _settled, check_names, serializable_cell
@@ -45,14 +54,21 @@ class ForeignSession:
         factory: Makes a fresh interpreter; DSPy calls it ``interpreter_factory``.
         timeout: Seconds one cell may compute, host calls not counted; None for no limit. A foreign interpreter can
             only be stopped by ending it: it is shut down and replaced, and its variables are gone.
+        environment: Where the factory is one, such as ``pyodide``, it describes the session.
 
     Attributes:
         interpreter: The interpreter that runs now, or None.
         output_fields: Handed to the interpreter before each cell, for those that type ``SUBMIT``.
     """
 
-    def __init__(self, factory: Callable[[], Any], *, timeout: float | None = None) -> None:
+    needs_signatures = True
+    """Host functions have to tell their parameters: interpreters define them anew on their side."""
+
+    def __init__(
+        self, factory: Callable[[], Any], *, timeout: float | None = None, environment: Environment | None = None
+    ) -> None:
         self._factory = factory
+        self._environment = environment
         self._timeout = timeout
         self.interpreter: Any = None
         self.output_fields: list[dict[str, Any]] | None = None
@@ -66,7 +82,7 @@ class ForeignSession:
     @property
     def execution_instructions(self) -> str:
         """What the interpreter says a model has to know about it."""
-        for source in (self.interpreter, self._factory):
+        for source in (self.interpreter, self._environment, self._factory):
             text = getattr(source, "execution_instructions", None)
             if isinstance(text, str):
                 return text
@@ -132,6 +148,8 @@ class ForeignSession:
 
     def describe(self) -> Description:
         """What is known about the kind of interpreter."""
+        if self._environment is not None:
+            return self._environment.describe()
         interpreter = self.interpreter
         name = type(interpreter).__name__ if interpreter is not None else getattr(self._factory, "__name__", "foreign")
         opened = [
@@ -285,18 +303,45 @@ def json_ready(value: Any, depth: int = 0) -> Any:
 def _bridge(name: str, function: Any, host: HostTasks) -> Callable[..., Any]:
     """A host function as the synchronous tool that a foreign interpreter calls from one of its threads."""
 
+    signature, rest = _signature(function)
+
     def tool(*args: Any, **kwargs: Any) -> Any:
-        call = _Call(0, name, args, kwargs)
+        more = kwargs.pop(rest, None) if rest else None
+        call = _Call(0, name, args, {**kwargs, **(more if isinstance(more, dict) else {})})
         host.accept(call)
         return json_ready(call.outcome.result())
 
     tool.__name__ = tool.__qualname__ = name
     tool.__doc__ = getattr(function, "__doc__", None)
-    signature = getattr(function, "__signature__", None)
     if signature is not None:
-        # Interpreters that take keywords only read the parameters' names from here.
         tool.__signature__ = signature  # type: ignore[attr-defined]
     return tool
+
+
+def _signature(function: Any) -> tuple[inspect.Signature | None, str | None]:
+    """Its parameters as interpreters read them that define the function anew on their side, where they can.
+
+    Such a definition has neither ``*args`` nor ``**kwargs`` nor defaults that JSON has not: the first and the last are
+    left out, the second becomes one parameter that takes a dict, whose name is given as well.
+    """
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None, None
+    parameters, rest = [], None
+    for parameter in found:
+        if parameter.kind is parameter.VAR_POSITIONAL or not _is_plain(parameter.default):
+            continue
+        if parameter.kind is parameter.VAR_KEYWORD:
+            rest = parameter.name
+            parameter = parameter.replace(kind=parameter.KEYWORD_ONLY, default=None)
+        parameters.append(parameter)
+    named = any(parameter.name != rest for parameter in parameters)
+    return (inspect.Signature(parameters), rest) if named else (None, None)
+
+
+def _is_plain(default: Any) -> bool:
+    return default is inspect.Parameter.empty or default is None or isinstance(default, (bool, int, float, str))
 
 
 class _Call(Call):

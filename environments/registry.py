@@ -29,6 +29,7 @@ _BUILT_IN = {
     "subprocess": "rlm_dspy.environments.subprocess_env:Subprocess",
     "inprocess": "rlm_dspy.environments.inprocess:InProcess",
     "ipython": "rlm_dspy.environments.ipython_env:IPython",
+    "pyodide": "rlm_dspy.environments.pyodide_env:Pyodide",
     "e2b": "rlm_dspy.environments.e2b:E2B",
     "prime": "rlm_dspy.environments.prime:Prime",
     "modal": "rlm_dspy.environments.modal:Modal",

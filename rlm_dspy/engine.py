@@ -11,7 +11,7 @@ from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy import router, submit, watched
 from rlm_dspy._aio import threads
-from rlm_dspy.environments.base import Session
+from rlm_dspy.environments.base import Environment, Session
 from rlm_dspy.errors import LimitReached, PromptTooLongError, RunFailed
 from rlm_dspy.kept import Kept
 from rlm_dspy.ledger import Estimate, spending
@@ -298,7 +298,12 @@ def session_of(run: Run) -> Session:
 
     first = [made]
     # A session that has to be restarted needs a fresh interpreter, and so the factory itself.
-    session = ForeignSession(lambda: first.pop() if first else run.factory())
+    place = run.factory if isinstance(run.factory, Environment) else None
+    session = ForeignSession(
+        lambda: first.pop() if first else run.factory(),
+        timeout=None if place is None else place.timeout,
+        environment=place,
+    )
     # Without them a foreign SUBMIT takes one value and no keywords. Types stay ours to check.
     session.output_fields = [{"name": name} for name in run.signature.output_fields]
     return session

@@ -7,7 +7,9 @@ comes back in its slot as a `FailedCall`, a string that begins with ``[ERROR]``;
 
 from __future__ import annotations
 
+import ast
 import functools
+import inspect
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -67,6 +69,7 @@ class HostFunctions:
         self._returns = itertools.count(1)
         self._sub_agents: _compat.SubAgents | None = None
         self._hinted = False
+        self._signatures: dict[str, inspect.Signature] | None = None
         self.calls = SubCalls(run, self.recorded)
         self.children = Children(run, self.calls, self.recorded)
 
@@ -135,6 +138,10 @@ class HostFunctions:
 
         call.__name__ = call.__qualname__ = name
         call.__doc__ = getattr(function, "__doc__", None)
+        if getattr(self._run.session, "needs_signatures", False):
+            if self._signatures is None:
+                self._signatures = dict(map(_signature, self.infos()))
+            call.__signature__ = self._signatures.get(name)  # type: ignore[attr-defined]
         return call
 
     async def budget(self) -> dict[str, Any]:
@@ -214,3 +221,32 @@ def repr_short(value: Any) -> str:
     if isinstance(value, (list, tuple, dict, set, Mapping)) and len(value) > 8:
         return f"{type(value).__name__} of {len(value):,}"
     return one_line(repr(value) if repr_fits(value, 1_000) else short_repr(value), 60)
+
+
+def _signature(info: FunctionInfo) -> tuple[str, inspect.Signature]:
+    """The name and the parameters of a function from its call as the contract has it; their types are left out."""
+    definition = ast.parse(f"def {info.call}: ...").body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    given, kind = definition.args, inspect.Parameter
+    places = [*given.posonlyargs, *given.args]
+    first = len(places) - len(given.defaults)
+    found = [
+        kind(a.arg, kind.POSITIONAL_OR_KEYWORD, default=kind.empty if i < first else _default(given.defaults[i - first]))
+        for i, a in enumerate(places)
+    ]
+    if given.vararg is not None:
+        found.append(kind(given.vararg.arg, kind.VAR_POSITIONAL))
+    found += [
+        kind(a.arg, kind.KEYWORD_ONLY, default=kind.empty if d is None else _default(d))
+        for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    ]
+    if given.kwarg is not None:
+        found.append(kind(given.kwarg.arg, kind.VAR_KEYWORD))
+    return definition.name, inspect.Signature(found)
+
+
+def _default(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ...

@@ -58,7 +58,7 @@ def _this_module() -> Any:
 
 def test_built_in_names_come_without_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_entry_points", list)
-    assert environments.names()[:4] == ["local", "subprocess", "inprocess", "ipython"]
+    assert environments.names()[:5] == ["local", "subprocess", "inprocess", "ipython", "pyodide"]
     assert {"e2b", "prime"} < set(environments.names())
     assert environments.get("local", timeout=5) == environments.local(timeout=5)
     assert environments.get("subprocess") == environments.subprocess()
