@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypedDict, Unpack, runtime_checkable
 
-from rlm_dspy.environments.given import checked_code, checked_files, checked_requirements, stamp
+from rlm_dspy.environments.given import checked_code, checked_files, checked_requirements, stamp, told
 from rlm_dspy.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -303,6 +303,12 @@ class Environment(abc.ABC):
         options.update(base)
         Environment.__init__(other, **options)
         return other
+
+    @property
+    def instructions(self) -> str:
+        """What a model has to know of this place: `execution_instructions`, and what every session is given here."""
+        said = [self.execution_instructions.strip(), told(self.setup_code, self.packages, self.files)]
+        return " ".join(part for part in said if part)
 
     def base_options(self) -> BaseOptions:
         """The options that every environment has, as they are here."""

