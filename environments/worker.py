@@ -177,8 +177,7 @@ class Worker:
         self._main = threading.main_thread().ident or 0
         self._state = threading.Lock()
         self._running: int | None = None
-        self._interruptible = False
-        self._interrupted = False
+        self._interruptible = self._interrupted = self._struck = self._begun = False
         self._interrupt_for: int | None = None
         self._functions: dict[str, Any] = {}
         self._names: list[str] = []
@@ -191,8 +190,25 @@ class Worker:
         """Encode ``body`` and write one frame. Encoding errors are raised before anything is written."""
         encoder = Encoder(self._max_value)
         head["body"] = encoder.dump(body)
+        mine = threading.get_ident() == self._main and self._interruptible
         with self._send_lock:
-            write_frame(self._write, head, encoder.blobs)
+            # A frame is written whole, or nothing after it would be understood: an interrupt waits for its end.
+            if mine:
+                self._interruptible = False
+            self._begun = False
+            try:
+                write_frame(self._write, head, encoder.blobs)
+            except MemoryError:
+                if self._begun:
+                    os.write(self._errors, b"no memory is left to finish what was being sent to the host\n")
+                    leave()
+                raise
+            finally:
+                if mine:
+                    self._interruptible = True
+        if mine and self._interrupt_for == self._running and not self._struck:
+            self._struck = self._interrupted = True
+            raise KeyboardInterrupt
 
     def _write(self, data: Any) -> None:
         if self._armour is None:
@@ -202,6 +218,7 @@ class Worker:
                 self._put(line)
 
     def _put(self, data: Any) -> None:
+        self._begun = True
         view = memoryview(data)
         while view:
             view = view[os.write(self._sink, view) :]
@@ -248,6 +265,7 @@ class Worker:
 
     def _on_signal(self, number: int, frame: Any) -> None:
         if self._interruptible:
+            self._struck = True
             raise KeyboardInterrupt
 
     def report_forever(self) -> None:
@@ -413,7 +431,7 @@ class Worker:
             made = {name: self._host_function(name, doc) for name, doc in functions.items()}
             self.cells.protect(dict(self._own, **made))
         start = time.perf_counter()
-        self._interrupted = False
+        self._interrupted = self._struck = False
         result: dict[str, Any] = {"error": None, "value": None}
         self._running = head["id"]
         try:
