@@ -5,6 +5,7 @@
     environments.local(memory="2GiB")       # the default: a confined process of this Python
     environments.subprocess()               # a process of its own, not confined: for trusted code
     environments.inprocess()                # exec in this process: for trusted code and tests
+    environments.docker(image="...")        # a hardened container of a Docker engine
     environments.e2b(template="base")       # a microVM at E2B; environments.prime(): a VM at Prime Intellect
     environments.ipython(within="local")     # IPython's cells in any of the others
     environments.get("local", timeout=30)   # by name; `names` lists them
@@ -21,6 +22,10 @@ The rooms of this folder:
     layout.py          which files this Python needs; users.py, sizes.py, scratch.py: ids, sizes, folders
     subprocess_env.py  a process of its own, not confined
     inprocess.py       exec in this process
+    docker_env.py      a container; docker_engine.py finds the engine, docker_images.py pulls and builds,
+                       docker_container.py starts one, docker_stream.py is the stream to it, docker_program.py what
+                       runs there first, docker_describe.py what it confines, docker_reaper.py removes what dead
+                       hosts left
     ipython_env.py     IPython's cells, in any environment; ipython_shell.py runs them; kernel.py a Jupyter kernel
     pyodide_env.py     dspy.PythonInterpreter: Python as WebAssembly, in Deno
     cloud.py           what environments at a provider share: e2b.py, prime.py
@@ -66,6 +71,7 @@ if TYPE_CHECKING:
         Submission,
         Transport,
     )
+    from rlm_dspy.environments.docker_env import Docker
     from rlm_dspy.environments.e2b import E2B
     from rlm_dspy.environments.inprocess import InProcess
     from rlm_dspy.environments.interpreter import Interpreter
@@ -93,6 +99,7 @@ _WHERE = {
     "Session": "base",
     "Submission": "base",
     "Transport": "base",
+    "Docker": "docker_env",
     "InProcess": "inprocess",
     "Interpreter": "interpreter",
     "Local": "local",
@@ -112,6 +119,7 @@ __all__ = [
     "CellError",
     "CellResult",
     "Description",
+    "Docker",
     "E2B",
     "Environment",
     "HostFunction",
@@ -126,6 +134,7 @@ __all__ = [
     "Submission",
     "Subprocess",
     "Transport",
+    "docker",
     "e2b",
     "from_options",
     "get",
@@ -138,6 +147,13 @@ __all__ = [
     "subprocess",
     "warm",
 ]
+
+
+def docker(**options: Any) -> Docker:
+    """A hardened container; see `rlm_dspy.environments.docker_env.Docker` for the options."""
+    from rlm_dspy.environments.docker_env import Docker
+
+    return Docker(**options)
 
 
 def local(**options: Any) -> Local:

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypedDict, Unpack, runtime_checkable
 
-from rlm_dspy.environments.given import checked_code, checked_files, checked_requirements, told
+from rlm_dspy.environments.given import checked_code, checked_files, checked_requirements, stamp, told
 from rlm_dspy.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -284,6 +284,13 @@ class Environment(abc.ABC):
     @abc.abstractmethod
     def describe(self) -> Description:
         """What is and is not confined, probed on this machine."""
+
+    def stamp(self) -> tuple[Any, ...]:
+        """Something that differs once a file of this host that sessions are made from has changed.
+
+        A warm worker that was made before such a change is not handed out.
+        """
+        return stamp(self.files) if self.files else ()
 
     def with_options(self, **base: Unpack[BaseOptions]) -> Self:
         """The same place with some of the options that every environment has changed; this one stays as it is.

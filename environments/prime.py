@@ -7,6 +7,7 @@ event loop of `rlm_dspy.environments.loops`. What the SDK has received but nobod
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Unpack
 
 from rlm_dspy.environments import loops
 from rlm_dspy.environments._compat import do_not_reconnect
-from rlm_dspy.environments.base import BaseOptions, Bound
+from rlm_dspy.environments.base import BaseOptions, Bound, Description
 from rlm_dspy.environments.cloud import CloudEnvironment, Key, positive, texts
 from rlm_dspy.environments.remote import Remote, Verdict
 from rlm_dspy.errors import ConfigurationError
@@ -110,6 +111,16 @@ class Prime(CloudEnvironment):
         if self.network_allowlist:
             return Bound("not bounded", f"but for {', '.join(self.network_allowlist)}: closed, at Prime Intellect")
         return Bound("bounded", "network_allowlist=[], at Prime Intellect")
+
+    def describe(self) -> Description:
+        """See `CloudEnvironment.describe`; with the sizes that were asked for."""
+        about = super().describe()
+        known: Any = {
+            resource: Bound("bounded", f"{option} of {self.machine}", int(self.sizes[option] * 2**30))
+            for resource, option in (("memory", "memory_gb"), ("disk", "disk_size_gb"))
+            if option in self.sizes
+        }
+        return dataclasses.replace(about, **known)
 
     def request(self, token: str) -> Any:
         """The SDK's request for a sandbox; ``token`` makes it the same one however often it is sent.

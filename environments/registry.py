@@ -28,12 +28,13 @@ _BUILT_IN = {
     "local": "rlm_dspy.environments.local:Local",
     "subprocess": "rlm_dspy.environments.subprocess_env:Subprocess",
     "inprocess": "rlm_dspy.environments.inprocess:InProcess",
+    "docker": "rlm_dspy.environments.docker_env:Docker",
     "ipython": "rlm_dspy.environments.ipython_env:IPython",
     "pyodide": "rlm_dspy.environments.pyodide_env:Pyodide",
     "e2b": "rlm_dspy.environments.e2b:E2B",
     "prime": "rlm_dspy.environments.prime:Prime",
 }
-_PLANNED = ("docker", "modal", "daytona")
+_PLANNED = ("modal", "daytona")
 
 
 def names() -> list[str]:

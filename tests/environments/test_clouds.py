@@ -32,16 +32,14 @@ from tests.environments.fakes.distance import Distance
 
 pytestmark = pytest.mark.parametrize("provider", params())
 
+# Loopback clouds confine nothing; at a real provider these are checked as well (`test_the_real_provider`).
+CONFINED = (
+    "the_network_is_out_of_reach",
+    "files_of_the_host_are_out_of_reach",
+    "secrets_of_the_host_are_out_of_reach",
+)
 QUICK = ("state_persists", "host_calls_overlap", "host_errors_are_raised_at_the_call")
 RESIST = "while True:\n    try:\n        while True:\n            x = 1\n    except BaseException:\n        y = 1"
-PROBE = """
-import socket
-try:
-    socket.create_connection(("1.1.1.1", 443), 5)
-    print("open")
-except OSError:
-    print("closed")
-"""
 
 
 @pytest.fixture
@@ -62,7 +60,7 @@ def test_conformance_in_short(cloud: Any, provider: Provider, check: Any) -> Non
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("check", conformance.checks(), ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", conformance.checks(skip=CONFINED), ids=lambda check: check.__name__)
 def test_conformance(cloud: Any, provider: Provider, check: Any) -> None:
     check(provider.environment())
 
@@ -83,15 +81,17 @@ def trajectory(environment: Any) -> tuple[Any, ...]:
         code("replies = llm_query_batched(words[:3])\nprint(replies)"),
         code("SUBMIT(answer=' '.join(replies))"),
     ]
-    sub = ScriptedLM(["one", "two", "three"])
+    sub = ScriptedLM(lambda call: f"word {next(word for word in ('first', 'second', 'third') if word in call.prompt)}")
     with dspy.context(lm=ScriptedLM(turns)):
-        pred = RLM("context -> answer", interpreter=environment, sub_lm=sub)(context="a b c " * 10_000)
+        pred = RLM("context -> answer", interpreter=environment, sub_lm=sub)(context="first second third " * 10_000)
     steps = [(turn.code, turn.output) for turn in pred.trajectory]
     return pred.answer, str(pred.outcome), steps
 
 
 def test_a_program_does_the_same_as_in_the_local_environment(cloud: Any, provider: Provider) -> None:
-    assert trajectory(provider.environment()) == trajectory("local")
+    here = trajectory("local")
+    assert here[:2] == ("word first word second word third", "submitted") and len(here[2]) == 4
+    assert trajectory(provider.environment()) == here
     assert cloud.count("create") == 1
 
 
@@ -116,7 +116,7 @@ def test_far_away_a_cell_takes_one_round_trip(cloud: Any, provider: Provider, mo
 
     def fastest(text: str) -> float:
         times = []
-        for _ in range(12):
+        for _ in range(7):
             start = time.perf_counter()
             assert run(session, text, functions={"ask": ask}).error is None
             times.append(time.perf_counter() - start)
@@ -180,7 +180,8 @@ def test_a_limit_of_the_account_is_told_at_once(cloud: Any, provider: Provider) 
     cloud.exhaust()
     with pytest.raises(SandboxUnavailableError, match=r"no more sandboxes for this account.*(maximum|[Pp]ayment)"):
         provider.environment()().start()
-    assert cloud.count("create") == 1
+    # The SDK itself may try again, some times.
+    assert cloud.count("create") <= 4 and cloud.made == []
 
 
 def test_a_wrong_key_is_told_and_not_shown(cloud: Any, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,7 +423,5 @@ def test_nothing_is_loaded_or_asked_before_it_is_needed(cloud: Any, provider: Pr
 def test_the_real_provider(provider: Provider, no_leaks: None) -> None:
     if not os.environ.get(provider.key):
         pytest.skip(f"{provider.key} is not set: with it this test runs at the provider, for some cents")
-    with provider.environment()() as session:
-        assert session.execute("sum(range(10))") == 45
-        assert session.execute("len(text)", {"text": "é" * 3_000_000}) == 3_000_000
-        assert session.execute(PROBE) == "closed\n"
+    report = conformance.run(provider.environment())
+    assert report.ok, str(report)

@@ -37,6 +37,7 @@ def test_options_go_to_the_provider(cloud: Any) -> None:
         "idle_timeout_minutes": 4, "labels": ["a", "b"], "region": "eu", "team_id": "t", "network_allowlist": [],
     }  # fmt: skip
     assert {name: asked.get(name) for name in wanted} == wanted
+    assert environment.describe().memory.limit == 4 << 30 and environment.describe().disk.limit is None
 
 
 @pytest.mark.parametrize(
