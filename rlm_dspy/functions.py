@@ -231,7 +231,11 @@ def _signature(info: FunctionInfo) -> tuple[str, inspect.Signature]:
     places = [*given.posonlyargs, *given.args]
     first = len(places) - len(given.defaults)
     found = [
-        kind(a.arg, kind.POSITIONAL_OR_KEYWORD, default=kind.empty if i < first else _default(given.defaults[i - first]))
+        kind(
+            a.arg,
+            kind.POSITIONAL_OR_KEYWORD,
+            default=kind.empty if i < first else _default(given.defaults[i - first]),
+        )
         for i, a in enumerate(places)
     ]
     if given.vararg is not None:
