@@ -148,7 +148,8 @@ ATTEMPTS: dict[str, tuple[str | None, str]] = {
             wanted = ('Max address space', 'Max processes', 'Max file size', 'Max core file size')
             found = {line[:26].strip(): line[26:].split()[1] for line in lines}
             mine = os.stat('/proc/1').st_uid == os.getuid()
-            return mine and 'container' not in HOST['note'] and [name for name in wanted if found[name] == 'unlimited' or int(found[name]) > 2**32]
+            loose = [name for name in wanted if found[name] == 'unlimited' or int(found[name]) > 2**32]
+            return mine and 'container' not in HOST['note'] and loose
         """,
     ),
     # In a container process 1 is ours; it must be under the same filters as the code that could take it over.

@@ -87,7 +87,6 @@ def test_third_parties_are_found(mine: None) -> None:
     [
         ("locl", "Did you mean 'local'"),
         ("nowhere", "local, subprocess, inprocess"),
-        ("daytona", "not part of this version"),
     ],
 )
 def test_unknown_names_are_explained(name: str, words: str) -> None:
