@@ -5,7 +5,8 @@
     environments.local(memory="2GiB")       # the default: a confined process of this Python
     environments.subprocess()               # a process of its own, not confined: for trusted code
     environments.inprocess()                # exec in this process: for trusted code and tests
-    environments.e2b(template="base")       # a microVM at E2B; environments.prime(): a VM at Prime Intellect
+    environments.docker(image="...")        # a hardened container of a Docker engine
+    environments.e2b(template="base")       # a microVM at E2B; likewise prime(), modal(), daytona()
     environments.ipython(within="local")     # IPython's cells in any of the others
     environments.get("local", timeout=30)   # by name; `names` lists them
 
@@ -21,13 +22,18 @@ The rooms of this folder:
     layout.py          which files this Python needs; users.py, sizes.py, scratch.py: ids, sizes, folders
     subprocess_env.py  a process of its own, not confined
     inprocess.py       exec in this process
+    docker_env.py      a container; docker_engine.py finds the engine, docker_images.py pulls and builds,
+                       docker_container.py starts one, docker_stream.py is the stream to it, docker_program.py what
+                       runs there first, docker_describe.py what it confines, docker_reaper.py removes what dead
+                       hosts left
     ipython_env.py     IPython's cells, in any environment; ipython_shell.py runs them; kernel.py a Jupyter kernel
     pyodide_env.py     dspy.PythonInterpreter: Python as WebAssembly, in Deno
-    cloud.py           what environments at a provider share: e2b.py, prime.py
+    cloud.py           what environments at a provider share: e2b.py, prime.py, modal.py, daytona.py
     remote.py          a sandbox there as a stream; loops.py drives SDKs that are asynchronous only; _compat.py
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
-    worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
+    worker.py          the program in the sandbox; cells.py runs the code, capture.py takes what it prints;
+                       program.py sends them
     given.py           what an environment gives its sessions, checked; prepare.py brings it into a worker;
                        packages.py fetches packages; place.py is the worker's end; transfer.py moves files
     wire.py            frames; codec.py, scalars.py, arrays.py, records.py: values in them
@@ -66,11 +72,14 @@ if TYPE_CHECKING:
         Submission,
         Transport,
     )
+    from rlm_dspy.environments.daytona import Daytona
+    from rlm_dspy.environments.docker_env import Docker
     from rlm_dspy.environments.e2b import E2B
     from rlm_dspy.environments.inprocess import InProcess
     from rlm_dspy.environments.interpreter import Interpreter
     from rlm_dspy.environments.ipython_env import IPython
     from rlm_dspy.environments.local import Local
+    from rlm_dspy.environments.modal import Modal
     from rlm_dspy.environments.pool import warm
     from rlm_dspy.environments.prime import Prime
     from rlm_dspy.environments.program import BOOTSTRAP
@@ -78,12 +87,16 @@ if TYPE_CHECKING:
     from rlm_dspy.environments.registry import from_options, get, names
     from rlm_dspy.environments.subprocess_env import Subprocess
 
+    local, subprocess, inprocess, ipython, pyodide = Local, Subprocess, InProcess, IPython, Pyodide
+    docker, e2b, prime, modal, daytona = Docker, E2B, Prime, Modal, Daytona
+
 _WHERE = {
     "BOOTSTRAP": "program",
     "BaseOptions": "base",
     "Bound": "base",
     "CellError": "base",
     "CellResult": "base",
+    "Daytona": "daytona",
     "Description": "base",
     "E2B": "e2b",
     "Environment": "base",
@@ -93,9 +106,11 @@ _WHERE = {
     "Session": "base",
     "Submission": "base",
     "Transport": "base",
+    "Docker": "docker_env",
     "InProcess": "inprocess",
     "Interpreter": "interpreter",
     "Local": "local",
+    "Modal": "modal",
     "Pyodide": "pyodide_env",
     "Prime": "prime",
     "Subprocess": "subprocess_env",
@@ -105,13 +120,29 @@ _WHERE = {
     "warm": "pool",
 }
 
+_PLACES = {
+    "local": "Local",
+    "subprocess": "Subprocess",
+    "inprocess": "InProcess",
+    "ipython": "IPython",
+    "pyodide": "Pyodide",
+    "docker": "Docker",
+    "e2b": "E2B",
+    "prime": "Prime",
+    "modal": "Modal",
+    "daytona": "Daytona",
+}
+"""The classes by the names of their environments, so that ``environments.local(...)`` has the options of `Local`."""
+
 __all__ = [
     "BOOTSTRAP",
     "BaseOptions",
     "Bound",
     "CellError",
     "CellResult",
+    "Daytona",
     "Description",
+    "Docker",
     "E2B",
     "Environment",
     "HostFunction",
@@ -120,18 +151,22 @@ __all__ = [
     "InProcess",
     "Interpreter",
     "Local",
+    "Modal",
     "Pyodide",
     "Prime",
     "Session",
     "Submission",
     "Subprocess",
     "Transport",
+    "docker",
+    "daytona",
     "e2b",
     "from_options",
     "get",
     "inprocess",
     "ipython",
     "local",
+    "modal",
     "names",
     "pyodide",
     "prime",
@@ -140,63 +175,14 @@ __all__ = [
 ]
 
 
-def local(**options: Any) -> Local:
-    """The confined local environment; see `rlm_dspy.environments.local.Local` for the options."""
-    from rlm_dspy.environments.local import Local
-
-    return Local(**options)
-
-
-def subprocess(**options: Any) -> Subprocess:
-    """An unconfined process; see `rlm_dspy.environments.subprocess_env.Subprocess` for the options."""
-    from rlm_dspy.environments.subprocess_env import Subprocess
-
-    return Subprocess(**options)
-
-
-def inprocess(**options: Any) -> InProcess:
-    """This process itself; see `rlm_dspy.environments.inprocess.InProcess` for the options."""
-    from rlm_dspy.environments.inprocess import InProcess
-
-    return InProcess(**options)
-
-
-def ipython(**options: Any) -> IPython:
-    """IPython's cells, here or in another environment; see `rlm_dspy.environments.ipython_env.IPython`."""
-    from rlm_dspy.environments.ipython_env import IPython
-
-    return IPython(**options)
-
-
-def pyodide(**options: Any) -> Pyodide:
-    """DSPy's sandbox of WebAssembly; see `rlm_dspy.environments.pyodide_env.Pyodide` for the options."""
-    from rlm_dspy.environments.pyodide_env import Pyodide
-
-    return Pyodide(**options)
-
-
-def e2b(**options: Any) -> E2B:
-    """A microVM at E2B for every session; see `rlm_dspy.environments.e2b.E2B` for the options."""
-    from rlm_dspy.environments.e2b import E2B
-
-    return E2B(**options)
-
-
-def prime(**options: Any) -> Prime:
-    """A VM at Prime Intellect for every session; see `rlm_dspy.environments.prime.Prime` for the options."""
-    from rlm_dspy.environments.prime import Prime
-
-    return Prime(**options)
-
-
 class _Room(types.ModuleType):
-    """Keeps the functions above where importing a module of the same name would put that module in their place.
+    """Keeps the environments' names where importing a module of the same name would put that module in their place.
 
     ``from rlm_dspy.environments.local import Local`` works as ever: it does not look at this attribute.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("local", "subprocess", "inprocess", "e2b", "prime") and isinstance(value, types.ModuleType):
+        if name in _PLACES and isinstance(value, types.ModuleType):
             return
         super().__setattr__(name, value)
 
@@ -205,11 +191,17 @@ sys.modules[__name__].__class__ = _Room
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        value = getattr(importlib.import_module(f"rlm_dspy.environments.{_WHERE[name]}"), name)
+    attribute = _PLACES.get(name, name)
+    if attribute in _WHERE:
+        value = getattr(importlib.import_module(f"rlm_dspy.environments.{_WHERE[attribute]}"), attribute)
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def places() -> dict[str, str]:
+    """The built-in environments: name to module and class, as an entry point has them."""
+    return {name: f"rlm_dspy.environments.{_WHERE[made]}:{made}" for name, made in _PLACES.items()}
 
 
 def __dir__() -> list[str]:

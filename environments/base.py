@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypedDict, Unpack, runtime_checkable
 
-from rlm_dspy.environments.given import checked_code, checked_files, checked_requirements
+from rlm_dspy.environments.given import checked_code, checked_files, checked_requirements, stamp, told
 from rlm_dspy.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -285,6 +285,13 @@ class Environment(abc.ABC):
     def describe(self) -> Description:
         """What is and is not confined, probed on this machine."""
 
+    def stamp(self) -> tuple[Any, ...]:
+        """Something that differs once a file of this host that sessions are made from has changed.
+
+        A warm worker that was made before such a change is not handed out.
+        """
+        return stamp(self.files) if self.files else ()
+
     def with_options(self, **base: Unpack[BaseOptions]) -> Self:
         """The same place with some of the options that every environment has changed; this one stays as it is.
 
@@ -296,6 +303,12 @@ class Environment(abc.ABC):
         options.update(base)
         Environment.__init__(other, **options)
         return other
+
+    @property
+    def instructions(self) -> str:
+        """What a model has to know of this place: `execution_instructions`, and what every session is given here."""
+        said = [self.execution_instructions.strip(), told(self.setup_code, self.packages, self.files)]
+        return " ".join(part for part in said if part)
 
     def base_options(self) -> BaseOptions:
         """The options that every environment has, as they are here."""

@@ -20,6 +20,7 @@ backend. What a backend cannot have it names itself, in `Environment.lacks`, by 
     files       sessions have a working folder of their own; ``files=``, ``upload`` and ``download`` work
     setup       ``setup_code=`` works
     packages    ``packages=`` works
+    bounds      what `describe()` says is bounded is: for a stand-in of a place that confines nothing itself
 
 What `describe()` claims is tried out; what it does not claim is skipped with that reason.
 """

@@ -74,7 +74,7 @@ def limit_of(bound: Bound, name: str, most: int, words: str) -> int:
     return bound.limit
 
 
-@check()
+@check("bounds")
 async def the_network_is_out_of_reach(session: Any) -> None:
     """No connection to this host, by any of its addresses, nor to public ones; no names are resolved."""
     claimed(session, "network")
@@ -101,7 +101,7 @@ async def the_network_is_out_of_reach(session: Any) -> None:
         assert not knocks(), "this host was reached"
 
 
-@check()
+@check("bounds")
 async def files_of_the_host_are_out_of_reach(session: Any) -> None:
     """A file of this host is neither read, nor found, nor changed, nor removed by its path."""
     claimed(session, "files")
@@ -131,7 +131,7 @@ async def files_of_the_host_are_out_of_reach(session: Any) -> None:
         assert path.read_text() == mark and os.listdir(folder) == ["private"]
 
 
-@factory_check()
+@factory_check("bounds")
 async def secrets_of_the_host_are_out_of_reach(factory: Factory) -> None:
     """A variable of this host's environment is neither in the sandbox's nor in that of a process it can see."""
     mark = secrets.token_hex(16)
@@ -163,7 +163,7 @@ async def secrets_of_the_host_are_out_of_reach(factory: Factory) -> None:
         waiting.communicate(b"\n")
 
 
-@check("process")
+@check("bounds", "process")
 async def memory_is_bounded(session: Any) -> None:
     """More memory than the limit cannot be had: a MemoryError, or the end of the worker; the session works on."""
     bound = claimed(session, "memory", "bounded", "per process only")
@@ -182,7 +182,7 @@ async def memory_is_bounded(session: Any) -> None:
     await ok(session, "kept = None\nprint('on')")
 
 
-@check("process")
+@check("bounds", "process")
 async def processes_are_bounded(session: Any) -> None:
     """More processes than the limit cannot be started; once they are gone the session works on."""
     bound = claimed(session, "processes", "bounded", "per process only")
@@ -207,7 +207,7 @@ async def processes_are_bounded(session: Any) -> None:
     assert int(result.stdout) <= most, f"{result.stdout.strip()} processes beside the first, of {most} in all"
 
 
-@check("process")
+@check("bounds", "process")
 async def disk_is_bounded(session: Any) -> None:
     """More than the limit cannot be written: in all, or in one file where that is what is claimed."""
     bound = claimed(session, "disk", "bounded", "per process only")

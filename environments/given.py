@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import symtable
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ MAX_BYTES = 1 << 30
 """Bytes that the files of one environment may have together, and that one upload may have."""
 PIECE = 4 << 20
 """Bytes of a file that cross in one frame."""
+
+_TOLD = 20
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,32 @@ def checked_code(code: str | None) -> str | None:
     except (SyntaxError, ValueError) as error:
         raise ConfigurationError(f"setup_code does not compile: {error}") from None
     return code
+
+
+def told(code: str | None, packages: Sequence[str], files: Mapping[str, Any]) -> str:
+    """What a model has to know of what is given: names, not contents; empty where nothing is."""
+    said = []
+    if names := _named(_made(code)) if code else "":
+        said.append(f"Defined beforehand: {names}.")
+    if names := _named([os.path.basename(package) if os.sep in package else package for package in packages]):
+        said.append(f"Installed: {names}.")
+    if names := _named(list(files)):
+        said.append(f"In the working directory: {names}.")
+    return " ".join(said)
+
+
+def _made(code: str) -> list[str]:
+    """The names that code binds at its top level, those that begin with an underscore left out."""
+    try:
+        symbols = symtable.symtable(code, "<setup>", "exec").get_symbols()
+    except SyntaxError:
+        return []
+    return [s.get_name() for s in symbols if (s.is_assigned() or s.is_imported()) and not s.get_name().startswith("_")]
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_TOLD])
+    return f"{shown} and {len(names) - _TOLD} more" if len(names) > _TOLD else shown
 
 
 def checked_requirements(packages: Sequence[str]) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ class DSPyFace:
     @property
     def execution_instructions(self) -> str:
         """What a model has to know about this interpreter."""
-        return self.environment.execution_instructions
+        return self.environment.instructions
 
     # ------------------------------------------------------------------------------------------------- life
 

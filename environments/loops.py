@@ -7,12 +7,45 @@ must be made on it and used on it alone.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import functools
 import os
+import queue
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+class _Executor(concurrent.futures.ThreadPoolExecutor):
+    """Runs the loop's blocking calls, the look-up of addresses above all, also when the process is about to exit.
+
+    The standard one takes no work then, so that no sandbox could be deleted any more. These threads exist from the
+    beginning, because none can be started at exit, and nobody waits for them.
+    """
+
+    def __init__(self, count: int = 4) -> None:
+        super().__init__(1)
+        self._jobs: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        for _ in range(count):
+            threading.Thread(target=self._loop, name="rlm-dspy-clouds", daemon=True).start()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        """See ``concurrent.futures.Executor``."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._jobs.put((future, functools.partial(function, *args, **kwargs)))
+        return future
+
+    def _loop(self) -> None:
+        while True:
+            future, job = self._jobs.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(job())
+                except BaseException as error:
+                    future.set_exception(error)
+            del future, job
 
 
 class _Thread:
@@ -29,6 +62,7 @@ class _Thread:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                self._loop.set_default_executor(_Executor())
                 threading.Thread(target=self._loop.run_forever, name="rlm-dspy-clouds", daemon=True).start()
             return self._loop
 
@@ -71,8 +105,13 @@ def iterate(items: AsyncIterator[T]) -> Iterator[T]:
             return True, item
         return False, None
 
-    while True:
-        more, item = call(following())
-        if not more:
-            return
-        yield item  # type: ignore[misc]
+    try:
+        while True:
+            more, item = call(following())
+            if not more:
+                return
+            yield item  # type: ignore[misc]
+    finally:
+        # Given up half-way, an asynchronous generator would wait for ever.
+        if (close := getattr(items, "aclose", None)) is not None:
+            spawn(close())

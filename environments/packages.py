@@ -140,7 +140,14 @@ def _install(requirements: Sequence[str], target: Mapping[str, Any], folder: Pat
         command += ["--no-warn-conflicts", "--progress-bar", "off", *_options(target), "--", *requirements]
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
+                command,
+                # Settings that make sense for installing into Python itself, and contradict --target.
+                env={**os.environ, "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=INSTALL_SECONDS,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             raise ConfigurationError(
@@ -170,9 +177,17 @@ def _pip() -> list[str]:
     raise ConfigurationError("packages: there is no pip: install it with `python -m ensurepip` or `uv pip install pip`")
 
 
+def _is_this(target: Mapping[str, Any]) -> bool:
+    """Whether what is installed for the running Python fits: a patch release is no other Python."""
+    here = this_python()
+    return target["version"][:2] == here["version"][:2] and all(
+        target[name] == here[name] for name in here if name != "version"
+    )
+
+
 def _options(target: Mapping[str, Any]) -> list[str]:
     """What makes pip choose for another Python than this one; nothing for this one."""
-    if target == this_python():
+    if _is_this(target):
         return ["--prefer-binary"]
     version = "{}.{}".format(*target["version"])
     options = ["--only-binary", ":all:", "--no-compile", "--python-version", version]

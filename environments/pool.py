@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 from rlm_dspy._aio import threads
-from rlm_dspy.environments import given, sessions
+from rlm_dspy.environments import sessions
 from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.environments.channel import Channel, connect
 from rlm_dspy.environments.prepare import prepare
@@ -185,8 +185,8 @@ class _Spare:
 
     def __init__(self, environment: Environment) -> None:
         opener = _Opener(environment)
-        self.stamp = given.stamp(environment.files)
-        """Of the files of the host that are put into it."""
+        self.stamp = environment.stamp()
+        """Of the files of the host that it is made from."""
         self.channel = connect(cast(Environment, opener))
         assert opener.leased is not None
         self._leased = opener.leased
@@ -370,7 +370,7 @@ class _Pool:
 def _take_spare(environment: Environment, lease: sessions.Lease) -> Channel | None:
     """A live spare, if there is one, with the files of the host as they are now; notes the use either way."""
     pool = _pool
-    stamp = given.stamp(environment.files)
+    stamp = environment.stamp()
     dead = []
     channel = None
     with pool.lock:

@@ -19,21 +19,13 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rlm_dspy.environments import places
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.errors import ConfigurationError
 
 GROUP = "rlm_dspy.environments"
 # Known here as well as in the metadata, because the metadata of an old install in development mode may lack them.
-_BUILT_IN = {
-    "local": "rlm_dspy.environments.local:Local",
-    "subprocess": "rlm_dspy.environments.subprocess_env:Subprocess",
-    "inprocess": "rlm_dspy.environments.inprocess:InProcess",
-    "ipython": "rlm_dspy.environments.ipython_env:IPython",
-    "pyodide": "rlm_dspy.environments.pyodide_env:Pyodide",
-    "e2b": "rlm_dspy.environments.e2b:E2B",
-    "prime": "rlm_dspy.environments.prime:Prime",
-}
-_PLANNED = ("docker", "modal", "daytona")
+_BUILT_IN = places()
 
 
 def names() -> list[str]:
@@ -96,11 +88,6 @@ def _load(name: str) -> Callable[..., Any]:
     found = next((entry for entry in _entry_points() if entry.name == name), None)
     if found is not None:
         return typing.cast(Callable[..., Any], found.load())
-    if name in _PLANNED:
-        raise ConfigurationError(
-            f"the {name!r} environment is not part of this version of rlm-dspy, and neither is the extra "
-            f"rlm-dspy[{name}]; this version has {', '.join(names())}"
-        )
     close = difflib.get_close_matches(name, names(), 1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     raise ConfigurationError(

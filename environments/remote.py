@@ -227,6 +227,9 @@ class _State:
         self._received = threading.Event()
         with _lock:
             _live.add(self)
+        # Again each time: handlers run in reverse order, and an SDK's own one would close what deleting needs.
+        atexit.unregister(_end_all)
+        atexit.register(_end_all)
         threading.Thread(target=self._receive, name="rlm-dspy-remote", daemon=True).start()
         if remote.renew_every is not None:
             _keeper.wake()

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import logging
 import os
 import threading
 import time
@@ -21,6 +23,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from rlm_dspy.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_SESSIONS = 64
 VARIABLE = "RLM_DSPY_MAX_SESSIONS"
@@ -167,13 +171,15 @@ def take() -> Lease:
     if is_nested():
         return Lease()
     future = slots.request()
+    waited = 0
     try:
         while True:
             try:
                 lease = future.result(timeout=STALL_SECONDS / 4)
                 break
             except TimeoutError:
-                slots.relieve()
+                waited += 1
+                _still_waiting(waited)
     except BaseException:
         _give_up(future)
         raise
@@ -188,15 +194,31 @@ async def atake() -> Lease:
     future = slots.request()
     try:
         if not future.done():
-            waiter = asyncio.wrap_future(future)
+            waiter, waited = asyncio.wrap_future(future), 0
             while not (await asyncio.wait((waiter,), timeout=STALL_SECONDS / 4))[0]:
-                slots.relieve()
+                waited += 1
+                _still_waiting(waited)
         lease = future.result()
     except BaseException:
         _give_up(future)
         raise
     _current.set(lease)
     return lease
+
+
+def _still_waiting(times: int) -> None:
+    """A request has waited for a quarter of `STALL_SECONDS`, so often."""
+    if times == 1:
+        # Sessions that nobody closed, and nobody has any more, end when they are collected.
+        gc.collect()
+    if times == 4:
+        logger.warning(
+            "%d sandbox sessions are open, and more wait until some are closed; %s raises the limit of %d",
+            slots.taken,
+            VARIABLE,
+            max_sessions(),
+        )
+    slots.relieve()
 
 
 def _give_up(future: Future[Lease]) -> None:

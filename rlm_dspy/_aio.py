@@ -18,7 +18,7 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -155,10 +155,35 @@ async def caught(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:
 async def gathered(works: Iterable[Awaitable[T]]) -> list[T]:
     """Await all of ``works`` at once: their results in order.
 
-    A KeyboardInterrupt or SystemExit of one of them is raised when all have ended (see `caught`), any other error at
-    once, as by ``asyncio.gather``.
+    A KeyboardInterrupt or SystemExit of one of them is raised when all have ended (see `caught`). Any other error, and
+    a cancellation, cancels those that still run and is raised when these have ended too: ``asyncio.gather`` leaves
+    them behind.
     """
-    return [_raised(outcome) for outcome in await asyncio.gather(*map(caught, works))]
+    tasks = [asyncio.ensure_future(caught(work)) for work in works]
+    try:
+        return [_raised(outcome) for outcome in await asyncio.gather(*tasks)]
+    except BaseException:
+        await _ended(tasks)
+        raise
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel ``tasks`` and wait until all have ended; whoever cancels the waiting cancels them once more."""
+    again = False
+    while left := [task for task in tasks if not task.done()]:
+        for task in left:
+            # Once is enough: a second time would disturb its clean-up.
+            if again or not task.cancelling():
+                task.cancel()
+        try:
+            await asyncio.wait(left)
+        except asyncio.CancelledError:
+            again = True
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # so that asyncio does not report it as lost
+    if again:
+        raise asyncio.CancelledError
 
 
 def _raised(outcome: tuple[T | None, BaseException | None]) -> T:
@@ -236,10 +261,12 @@ class Threads:
                 self._idle -= 1
                 self._work.put(job)
                 return
-        threading.Thread(target=self._loop, args=(job,), name=self._name, daemon=True).start()
+        # A thread keeps its arguments as long as it lives, and a job the whole run that it was part of.
+        threading.Thread(target=self._loop, args=([job],), name=self._name, daemon=True).start()
 
-    def _loop(self, job: Callable[[], None] | None) -> None:
+    def _loop(self, first: list[Callable[[], None]]) -> None:
         work = self._work
+        job: Callable[[], None] | None = first.pop()
         while True:
             if job is not None:
                 job()

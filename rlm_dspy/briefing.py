@@ -123,7 +123,7 @@ class Briefing:
             functions=self._functions.infos(),
             outputs=submit.outputs_of(run.signature),
             limits=tuple(self._limits()),
-            environment=str(getattr(run.factory, "execution_instructions", "") or ""),
+            environment=_told_of(run.factory),
             notes=run.program.notes if run.within is None else run.within.notes(),
         )
 
@@ -146,3 +146,9 @@ class Briefing:
             lines.append(about if run.depth else f"{seconds:g} seconds")
         lines.append(f"{run.output_chars:,} characters of output are shown of each turn")
         return lines
+
+
+def _told_of(factory: object) -> str:
+    """What a factory of interpreters says of the place that they run in; ours also say what is given there."""
+    text = getattr(factory, "instructions", None) or getattr(factory, "execution_instructions", None)
+    return text if isinstance(text, str) else ""

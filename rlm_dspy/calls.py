@@ -49,6 +49,8 @@ def keeping_replies() -> Any:
     return dspy.context(callbacks=[*(dspy.settings.callbacks or []), ReplyKeeper()])
 
 
+_WAYS = {"sync": "forward", "async": "aforward"}
+
 MAX_THREADS = 512
 """Calls of the whole process that may wait in threads at once; beyond it they wait on the event loop instead."""
 
@@ -75,6 +77,11 @@ async def call(module: dspy.Module, adapter: dspy.Adapter | None, lm: Any = None
             inputs = {**inputs, "lm": lm}
     streaming = dspy.settings.send_stream is not None
     ways = _compat.ways_to_call(chosen)
+    if not isinstance(module, dspy.Predict):
+        # A module of the user's own may have one of the two alone.
+        names = {*vars(module), *dir(type(module))}
+        own = frozenset(way for way, name in _WAYS.items() if name in names)
+        ways = ways & own or own or ways
     if "sync" in ways and ("async" not in ways or (not streaming and threads.busy < MAX_THREADS)):
         # A thread of ours cannot reach the loop that consumes a stream.
         with dspy.context(**context, send_stream=None):
@@ -166,11 +173,10 @@ async def spend(
     chosen = lm or getattr(module, "lm", None) or dspy.settings.lm
     price = ledger.prices.of(str(getattr(chosen, "model", "")), chosen) if ledger.estimates else None
     plain = isinstance(module, dspy.Predict)
-    async with run.tree.calls.place():
+    async with run.tree.calls.place(ledger.count_in_flight):
         estimate = ledger.estimate(role, chars, price, most)
         with (
             ledger.admitted(estimate, least=least, last=last),
-            ledger.in_flight(),
             spending(Spender(role, ledger, chars if plain else 0, estimate)),
         ):
             if begun is not None:

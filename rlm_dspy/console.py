@@ -168,7 +168,8 @@ class _View:
     def _opened(self, event: ev.SessionOpened) -> None:
         line = f"sandbox: {sandbox_text(event)}, {event.seconds:.2f} s"
         self._line(line, {True: "dim", None: "yellow", False: "bold red"}[event.confined])
-        for missing in event.missing:
+        # Of a child it is the same as of its parent, which has said it.
+        for missing in event.missing if event.depth == 0 else ():
             self._line(f"missing: {missing}", "yellow", 2)
 
     def _acted(self, event: ev.Acted) -> None:
@@ -181,7 +182,7 @@ class _View:
             self._line(f"plan: {one_line(event.reasoning, 200)}", "", 2)
         elif self.screen.shared:
             self._line("code:", "", 2)
-        self.screen.code(_clip(event.code), self._indent(4))
+        self.screen.code(_clip(event.code), 4, self._prefix)
 
     def _call_ended(self, event: ev.CallEnded) -> None:
         self._in_flight = max(0, self._in_flight - 1)
@@ -241,16 +242,18 @@ class _View:
         return ", ".join(f"{count:,} {what}" for count, what in parts if count)
 
     def _update(self) -> None:
-        name = self._name if self.screen.shared else ""
-        self._row.label = f"{name}{self._turn_label()}" if self._turn else name.strip()
+        name = f"{'  ' * (len(self._margin) // 2)}{self._name if self.screen.shared else ''}"
+        self._row.label = f"{name}{self._turn_label()}" if self._turn else name.rstrip()
         calls = self._calls() if self._activity == "running code" else ""
         self._row.doing = f"{self._activity}: {calls}" if calls else self._activity
 
-    def _indent(self, indent: int) -> int:
-        return indent + len(self._margin)
+    @property
+    def _prefix(self) -> str:
+        """Which run it is, where several are shown, and how deep in its tree."""
+        return f"{self._name if self.screen.shared else ''}{self._margin}"
 
     def _line(self, text: str, style: str = "", indent: int = 0) -> None:
-        prefix = f"{self._name if self.screen.shared else ''}{self._margin}"
+        prefix = self._prefix
         if prefix:
             text = "\n".join(f"{prefix}{' ' * indent}{line}" for line in text.split("\n"))
             indent = 0

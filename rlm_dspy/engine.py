@@ -78,6 +78,8 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
                     )
                     attach_trajectory(error, run)
                 raise
+            finally:
+                run.ledger.close()
 
 
 def predictors_of(program: dspy.Module) -> list[dspy.Predict]:
@@ -182,10 +184,30 @@ async def _execute(run: Run, meter: Meter) -> dspy.Prediction:
     run.session = session_of(run) if run.within is None else run.within.interpreter(run)
     try:
         ending = await loop.open() or await loop.turns()
+        if ending.outputs is None:
+            await loop.leftovers.look()
     finally:
         if run.within is None:
-            await asyncio.shield(asyncio.ensure_future(_close(run)))
+            await _closed(run)
     return await _finish(run, loop, ending, program.on_limit, meter)
+
+
+async def _closed(run: Run) -> None:
+    """Close the session of ``run``; cancelling stops the waiting, not the closing."""
+    begun = False
+
+    async def close() -> None:
+        nonlocal begun
+        begun = True
+        await _close(run)
+
+    try:
+        await asyncio.shield(asyncio.ensure_future(close()))
+    except asyncio.CancelledError:
+        if not begun:
+            # Cancelled before its first step, as by an event loop that ends: it is done here.
+            await _close(run)
+        raise
 
 
 async def _close(run: Run) -> None:
@@ -214,9 +236,9 @@ async def _finish(run: Run, loop: Loop, ending: Ending, on_limit: str, meter: Me
             text = await explained(error or extract_error, run.program.act if error else run.program.extract)
             error = error or extract_error
             outcome = Outcome("failed", limit=ending.limit, error=text)
-            outputs = await loop.partial_answer()
+            outputs = await loop.leftovers.best()
             if any(value is not None for value in outputs.values()):
-                final_reasoning = "no answer was extracted; this is what was submitted or printed last"
+                final_reasoning = "no answer was extracted; this is what was submitted, stored or printed last"
     prediction = await _result(run, outputs, outcome, final_reasoning, meter)
     if outcome != "submitted" and on_limit == "raise":
         if error is not None:

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import re
 import threading
@@ -30,6 +31,8 @@ from rlm_dspy.redact import redactor
 
 if TYPE_CHECKING:
     from rlm_dspy.run import Run
+
+logger = logging.getLogger(__name__)
 
 SCHEMA = 1
 EVENTS = "events.jsonl"
@@ -56,6 +59,7 @@ class Journal:
         self.path = Path(path)
         self._lock = threading.Lock()
         self._file: BinaryIO | None = None
+        self._failure: OSError | None = None
 
     # ----------------------------------------------------------------------------------------------- writing
 
@@ -94,14 +98,37 @@ class Journal:
         return f"<Journal {str(self.path)!r}{', being written' if self._file is not None else ''}>"
 
     def close(self) -> None:
-        """Write no more; idempotent."""
+        """Write no more; idempotent.
+
+        Raises:
+            RecordingError: Some of it could not be written, such as on a full disk.
+        """
         with self._lock:
             file, self._file = self._file, None
+        failure = self._failure
         if file is not None:
-            file.close()
+            try:
+                file.close()
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            self._failure = None
+            raise RecordingError(
+                f"the journal in {self.path} ends before the runs did, of which nothing else is lost: {failure}"
+            ) from failure
 
     def __call__(self, event: ev.Event, run: Run) -> None:
         """A subscriber (`rlm_dspy.subscribe`): write ``event``."""
+        if self._failure is not None:
+            return
+        try:
+            self._record(event, run)
+        except OSError as error:
+            # What comes after a gap could not be run again.
+            self._failure = error
+            logger.error("the journal in %s is written no further: %s", self.path, error)
+
+    def _record(self, event: ev.Event, run: Run) -> None:
         hide = redactor()
         line: dict[str, Any] = {"run": run.id, "kind": event.kind}
         for field in dataclasses.fields(event):
@@ -143,9 +170,17 @@ class Journal:
         return {"file": self._stored(data, blobs).name, "bytes": value.size, "digest": value.digest}
 
     def store(self, value: Any, exact: bool) -> Kept:
-        """Keep a value that is too large for memory, see `rlm_dspy.kept.Store`."""
+        """Keep a value that is too large for memory, see `rlm_dspy.kept.Store`.
+
+        Raises:
+            RecordingError: It cannot be written.
+        """
         text, blobs = kept.encode(value)
-        path = self._stored(*((text, blobs) if exact else _without_secrets(text, blobs, redactor())))
+        try:
+            path = self._stored(*((text, blobs) if exact else _without_secrets(text, blobs, redactor())))
+        except OSError as error:
+            self._failure = self._failure or error
+            raise RecordingError(f"it cannot be written: {error.strerror}") from error
         return Kept(path.stat().st_size, kept.digest(value), file=path)
 
     def _stored(self, text: str, blobs: Any) -> Path:
@@ -272,7 +307,8 @@ def journal(path: str | PathLike[str]) -> Iterator[Journal]:
         path: Made if it is not there; an earlier journal in it is continued.
 
     Raises:
-        RecordingError: Another process writes to it, or the folder holds something else.
+        RecordingError: Another process writes to it, or the folder holds something else. At the end: some of it could
+            not be written.
 
     Example:
         >>> with rlm_dspy.journal("run-17"):  # doctest: +SKIP
@@ -283,8 +319,11 @@ def journal(path: str | PathLike[str]) -> Iterator[Journal]:
     try:
         with ev.subscribe(writing):
             yield writing
-    finally:
-        writing.close()
+    except BaseException:
+        with contextlib.suppress(RecordingError):
+            writing.close()
+        raise
+    writing.close()
 
 
 def _check_head(line: bytes) -> None:

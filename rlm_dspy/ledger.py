@@ -248,16 +248,18 @@ class Ledger:
     @contextlib.contextmanager
     def in_flight(self) -> Iterator[None]:
         """Count one LM call as being in flight."""
-        with self._lock:
-            for ledger in self._chain:
-                ledger._in_flight += 1
-                ledger._usage.peak_width = max(ledger._usage.peak_width, ledger._in_flight)
+        self.count_in_flight(1)
         try:
             yield
         finally:
-            with self._lock:
-                for ledger in self._chain:
-                    ledger._in_flight -= 1
+            self.count_in_flight(-1)
+
+    def count_in_flight(self, change: int) -> None:
+        """So many LM calls more, or less, are in flight."""
+        with self._lock:
+            for ledger in self._chain:
+                ledger._in_flight += change
+                ledger._usage.peak_width = max(ledger._usage.peak_width, ledger._in_flight)
 
     def count_tool_call(self) -> None:
         """Count one call of a user's tool."""
@@ -332,6 +334,10 @@ class Ledger:
         if self._estimated:
             with self._lock:
                 self._hold(estimate)
+
+    def close(self) -> None:
+        """The run is over: what was held back for its last call is there for others again."""
+        self.hold(Estimate())
 
     def _hold(self, estimate: Estimate) -> None:
         change = Estimate(estimate.tokens - self._held.tokens, estimate.picodollars - self._held.picodollars)

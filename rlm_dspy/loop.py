@@ -75,7 +75,7 @@ class Loop:
         self.final_reasoning = ""
         self.guidance = run.program.guidance
         self.compaction = Compaction(run, self._root_lm, self.briefing.task)
-        self.leftovers = Leftovers(run.program.max_output_chars)
+        self.leftovers = Leftovers(run)
 
     async def open(self) -> Ending | None:
         """Open the session and hand it the inputs; an ending if a limit struck first."""
@@ -198,18 +198,6 @@ class Loop:
             raise
         run.events.emit(ev.Extracted(outputs=await kept_outputs(run, outputs), seconds=_since(started)))
         return outputs
-
-    async def partial_answer(self) -> dict[str, Any]:
-        """What there is where no answer could be extracted, see `rlm_dspy.leftovers`."""
-        signature = self.run.signature
-        try:
-            # In a thread and not for ever: the user's own validators are run.
-            work = threads.run(self.leftovers.answer, signature)
-            answer: dict[str, Any] = await asyncio.wait_for(work, timeout=VALIDATION_SECONDS)
-            return answer
-        except Exception as error:
-            self.run.events.emit(ev.Note(message=f"no partial answer: {error_text(error)}"))
-            return dict.fromkeys(signature.output_fields)
 
     async def _last_word(self, given: dict[str, Any]) -> dspy.Prediction:
         run, module = self.run, self.run.program.extract

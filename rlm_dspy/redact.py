@@ -13,13 +13,19 @@ _SHAPES = re.compile(
     r"|\b(?:gh[pousr]|hf)_[A-Za-z0-9]{16,}|\bgithub_pat_[_A-Za-z0-9]{16,}|\bxox[abeprs]-[-A-Za-z0-9]{10,}"
     r"|\bAKIA[A-Z0-9]{12,}|\bAIza[-_A-Za-z0-9]{20,}|(?<=Bearer )[-._~+/A-Za-z0-9]{8,}=*"
 )
+# A word of plain text must not vanish from the code and texts of runs because somebody's server takes any key.
+_NO_SECRETS = frozenset(
+    "anything api-key api_key dummy-key fake-key lm-studio no-api-key no-key-required none-needed not-needed "
+    "not-required not_needed placeholder sk-no-key-required test-key undefined whatever your-api-key".split()
+)
 HIDDEN = "[hidden]"
 _known: set[str] = set()
 
 
 def hide(secret: object) -> None:
-    """Hide ``secret`` from now on wherever it turns up; no effect unless it is text of at least 8 characters."""
-    if isinstance(secret, str) and len(secret) >= 8:
+    """Hide ``secret`` from now on wherever it turns up; no effect unless it is text of at least 8 characters, and none
+    of the words that stand for a key where a server wants none."""
+    if isinstance(secret, str) and len(secret) >= 8 and secret.lower() not in _NO_SECRETS:
         _known.add(secret)
 
 

@@ -72,9 +72,9 @@ class Screen:
         """
         self._put(lambda: self._line(self.safe(text), style, indent))
 
-    def code(self, text: str, indent: int = 0) -> None:
-        """Append Python source, highlighted where there is colour."""
-        self._put(lambda: self._code(self.safe(text), indent))
+    def code(self, text: str, indent: int = 0, prefix: str = "") -> None:
+        """Append Python source, highlighted where there is colour, each of its lines behind ``prefix``."""
+        self._put(lambda: self._code(self.safe(text), indent, self.safe(prefix)))
 
     def add(self, row: Row) -> None:
         """Show ``row`` in the live area, where there is one."""
@@ -112,8 +112,9 @@ class Screen:
         self.stream.write("".join(f"{pad}{line}".rstrip() + "\n" for line in text.split("\n")))
         self.stream.flush()
 
-    def _code(self, text: str, indent: int) -> None:
-        self._line(text, "", indent)
+    def _code(self, text: str, indent: int, prefix: str) -> None:
+        pad = f"{prefix}{' ' * indent}"
+        self._line("\n".join(f"{pad}{line}" for line in text.split("\n")), "", 0)
 
     def _rows_changed(self) -> None:
         pass
@@ -152,12 +153,17 @@ class TerminalScreen(Screen):
         body = Text(text, style=style, overflow="fold")
         self._console.print(Padding(body, (0, 0, 0, indent), expand=False) if indent else body)
 
-    def _code(self, text: str, indent: int) -> None:
+    def _code(self, text: str, indent: int, prefix: str) -> None:
         from rich.padding import Padding
         from rich.syntax import Syntax
+        from rich.text import Text
 
         body = Syntax(text, "python", theme="ansi_dark", background_color="default", word_wrap=True)
-        self._console.print(Padding(body, (0, 0, 0, indent)))
+        if not prefix:
+            self._console.print(Padding(body, (0, 0, 0, indent)))
+            return
+        for line in body.highlight(text).split("\n"):
+            self._console.print(Text(f"{prefix}{' ' * indent}", overflow="fold").append_text(line))
 
     def _rows_changed(self) -> None:
         if not self.live:

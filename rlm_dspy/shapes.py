@@ -44,9 +44,7 @@ class Shape:
         signature = getattr(module, "signature", None)
         if isinstance(signature, type) and issubclass(signature, dspy.Signature):
             return cls.of_signatures(signature, signature)
-        # Past DSPy's own look-up, which takes this for a call and warns.
-        forward = inspect.signature(object.__getattribute__(module, "forward")).parameters.values()
-        named = [p for p in forward if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        named = [p for p in _forward(module) if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         predictors = module.predictors()
         outputs = _types(predictors[-1].signature.output_fields) if predictors else {}
         if len(outputs) > 1 and _thinks(module, predictors[-1]):
@@ -181,3 +179,14 @@ def _default(signature: type[dspy.Signature]) -> bool:
 
 def _first_line(doc: str | None) -> str:
     return (doc or "").strip().split("\n", 1)[0]
+
+
+def _forward(module: dspy.Module) -> list[inspect.Parameter]:
+    """The parameters of the module's ``forward``, or of ``aforward`` where that is all it has."""
+    for name in ("forward", "aforward"):
+        # Not by the attribute itself: DSPy warns whoever looks at that.
+        if name in vars(module):
+            return list(inspect.signature(vars(module)[name]).parameters.values())
+        if (function := getattr(type(module), name, None)) is not None:
+            return list(inspect.signature(function).parameters.values())[1:]
+    return []

@@ -24,6 +24,7 @@ from rlm_dspy.calls import spend, varied
 from rlm_dspy.environments.base import HostFunction
 from rlm_dspy.environments.codec import FailedCall
 from rlm_dspy.errors import CallFailed
+from rlm_dspy.kept import encode
 from rlm_dspy.redact import error_text
 from rlm_dspy.render import one_line
 from rlm_dspy.shapes import Shape
@@ -198,7 +199,7 @@ class SubCalls:
         name = f"{kind.name}_batched"
         if len(args) != 1:
             raise TypeError(f"{name} takes one list, and keywords that hold for all: {kind.shape.batched_call(name)}")
-        rows = [_checked(kind, row) for row in kind.shape.rows(name, args[0], kwargs)]
+        rows = [_checked(kind, row, number) for number, row in enumerate(kind.shape.rows(name, args[0], kwargs))]
         asks = self._asks(kind, rows, model, fresh)
         try:
             return await gathered(_slot(ask, name) for ask in asks)
@@ -376,7 +377,11 @@ class _Ask:
 async def _slot(ask: _Ask, name: str) -> Any:
     """One call of a batch; its failure is its result."""
     try:
-        return await ask.answer(name)
+        result = await ask.answer(name)
+        if not isinstance(ask.kind.module, dspy.Predict):
+            # What a module of the user's own gives may not cross, which is to cost no other slot its result.
+            encode(result)
+        return result
     except Exception as error:
         return failed(error)
     finally:
@@ -395,15 +400,15 @@ def own_lm(module: dspy.Module) -> Any:
     return next((predictor.lm for predictor in predictors if predictor.lm is not None), None)
 
 
-def _checked(kind: Kind, inputs: dict[str, Any]) -> dict[str, Any]:
+def _checked(kind: Kind, inputs: dict[str, Any], number: int | None = None) -> dict[str, Any]:
     if kind.shape.text:
         (prompt,) = inputs.values()
+        which = "" if number is None else f" (that at index {number})"
         if not isinstance(prompt, str):
-            raise TypeError(
-                f"a prompt must be a str, not {type(prompt).__name__}; build one text with an f-string or join"
-            )
+            kind_of = type(prompt).__name__
+            raise TypeError(f"a prompt must be a str, not {kind_of}{which}; build one text with an f-string or join")
         if not prompt.strip():
-            raise ValueError("a prompt must not be empty")
+            raise ValueError(f"a prompt must not be empty{which}")
     return inputs
 
 

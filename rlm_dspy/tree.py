@@ -89,10 +89,14 @@ class Gate:
                 self._free -= 1
 
     @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Hold a place while the body runs, less the time that RLMs run inside of it (`lent`)."""
+    async def place(self, note: Callable[[int], None] = lambda change: None) -> AsyncIterator[None]:
+        """Hold a place while the body runs, less the time that RLMs run inside of it (`lent`).
+
+        Args:
+            note: Told of 1 whenever the place is taken, and of -1 whenever it is given back.
+        """
         await self.acquire()
-        hold = _Hold(self)
+        hold = _Hold(self, note)
         token = _holding.set(hold)
         try:
             yield
@@ -109,8 +113,10 @@ def _grant(granted: asyncio.Future[None]) -> None:
 class _Hold:
     """A place that is held; given back while runs go on inside of what it was taken for."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, note: Callable[[int], None]) -> None:
         self._gate = gate
+        self._note = note
+        note(1)
         self._lock = threading.Lock()
         self._inner = 0
         self._held = True
@@ -122,7 +128,11 @@ class _Hold:
             self._inner += 1
             release, self._held = self._held, False
         if release:
-            self._gate.release()
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._note(-1)
+        self._gate.release()
 
     async def take_back(self) -> None:
         """A run has ended inside."""
@@ -134,6 +144,8 @@ class _Hold:
         with self._lock:
             keep = not (self._inner or self._ended or self._held)
             self._held = self._held or keep
+            if keep:
+                self._note(1)
         if not keep:
             self._gate.release()
 
@@ -143,7 +155,7 @@ class _Hold:
             self._ended = True
             release, self._held = self._held, False
         if release:
-            self._gate.release()
+            self._give_back()
 
 
 _holding: contextvars.ContextVar[_Hold | None] = contextvars.ContextVar("rlm_dspy_place", default=None)

@@ -17,7 +17,7 @@ from rlm_dspy import RLM, documents, environments
 from rlm_dspy import events as ev
 from rlm_dspy._aio import woken_by_signals
 from rlm_dspy.cli import exits, output, quiet
-from rlm_dspy.cli.ask_options import UNLIMITED
+from rlm_dspy.cli.ask_options import UNLIMITED, prices
 from rlm_dspy.cli.interrupts import Interrupts
 from rlm_dspy.cli.models import models
 from rlm_dspy.cli.out import OutFile
@@ -52,6 +52,8 @@ def run(options: argparse.Namespace) -> int:
         # Messages of our own are written for whoever typed the command; others need their type to be understood.
         usage = isinstance(error, ConfigurationError)
         watch.error = str(error) if usage else error_text(error)
+        if usage and "prices=" in watch.error:
+            watch.error += ". On the command line: --price MODEL=INPUT,OUTPUT"
         code = exits.USAGE if usage else exits.ERROR
         fix = None if usage else watch.lm_errors.fix(error)
         if fix is not None:
@@ -102,13 +104,14 @@ def _program(options: argparse.Namespace) -> RLM:
         chosen["strict"] = "true"
     limits: dict[str, Any] = {
         name: None if value == UNLIMITED else value
-        for name in sorted({*Limits.names(), "max_output_chars"})
+        for name in sorted({*Limits.names(), "max_output_chars", "direct_below"})
         if (value := getattr(options, name, None)) is not None
     }
     try:
         environment = environments.from_options(options.interpreter, chosen)
         # One thing less for a small model to go wrong with.
         limits["adhoc"] = options.model != "local"
+        limits["prices"] = prices(options.price or "")
         program = RLM(options.signature, interpreter=environment, **limits)
     except ConfigurationError:
         raise
@@ -162,7 +165,9 @@ def _report(options: argparse.Namespace, watch: _Watch, prediction: dspy.Predict
     reason = f"stopped: {outcome.limit}" if outcome.limit else "stopped by an error"
     if outcome == "failed":
         code = exits.INTERRUPTED if interrupted else exits.FAILED
-        output.say(f"{reason}, and no answer could be made of what was done")
+        outputs = {name: value for name, value in outputs.items() if value is not None}
+        rest = "; what it had found last is partial, and nobody has said that it is the answer" if outputs else ""
+        output.say(f"{reason}, and no answer could be made of what was done{rest}")
     elif outcome == "extracted":
         code = exits.EXTRACTED
         output.say(f"{reason}; this is the best answer so far, not a submitted one")
@@ -177,10 +182,13 @@ def _report(options: argparse.Namespace, watch: _Watch, prediction: dspy.Predict
     written = True
     if options.json:
         trajectory = prediction.trajectory if options.json == "full" else None
-        report = watch.report(None if outcome == "failed" else outputs, trajectory)
+        report = watch.report(outputs or None, trajectory)
         written = _give(options, watch, output.json_text(report, pretty=watch.out is not None))
     elif outcome != "failed":
         written = _give(options, watch, output.outputs_text(outputs))
+    elif outputs:
+        # Never in the place of an answer that --out may hold already.
+        output.answer(output.outputs_text(outputs))
     return code if written else exits.ERROR
 
 

@@ -114,9 +114,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("limits")
     group.add_argument("--max-iters", metavar="N", type=number(int), help="turns (20)")
     group.add_argument("--max-llm-calls", metavar="N", type=number(int, True), help="sub-model calls, or none (50)")
+    group.add_argument(
+        "--max-tokens", metavar="N", type=number(int, True), help="tokens of all model calls, or none (none)"
+    )
+    group.add_argument(
+        "--max-cost", metavar="USD", type=number(float, True), help="US dollars of all model calls, or none (none)"
+    )
+    group.add_argument(
+        "--price",
+        metavar="M=IN,OUT",
+        help="what a model costs where no price is published, in US dollars for a million tokens, such as "
+        "openai/NAME=0.2,1.25; several with spaces between them",
+    )
+    group.add_argument(
+        "--max-depth", metavar="N", type=number(int), help="levels of RLMs; with 2, code may start children (1)"
+    )
     group.add_argument("--max-seconds", metavar="S", type=number(float, True), help="time, or none (none)")
     group.add_argument("--max-errors", metavar="N", type=number(int, True), help="errors in a row, or none (none)")
     group.add_argument("--max-concurrency", metavar="N", type=number(int), help="sub-model calls at once (32)")
+    group.add_argument(
+        "--direct-below",
+        metavar="N",
+        type=number(int, True),
+        help="answer documents of fewer tokens by one direct call, or none (none)",
+    )
     group.add_argument("--max-output-chars", metavar="N", type=number(int), help="output shown of a turn (10000)")
 
     group = parser.add_argument_group("output")
@@ -163,6 +184,20 @@ def number(kind: Callable[[str], Any], none: bool = False) -> Callable[[str], An
             raise argparse.ArgumentTypeError(f"{text!r} is not {what}{' or none' if none else ''}") from None
 
     return convert
+
+
+def prices(text: str) -> dict[str, tuple[float, ...]]:
+    """``M=IN,OUT`` or ``M=IN,OUT,CACHED``, several with spaces between them: model name to prices, or a ValueError."""
+    found: dict[str, tuple[float, ...]] = {}
+    for word in text.split():
+        model, _, rates = word.rpartition("=")
+        try:
+            found[model] = tuple(float(rate) for rate in rates.split(","))
+        except ValueError:
+            found[model] = ()
+        if not model or len(found[model]) not in (2, 3):
+            raise ValueError(f"--price: {word!r} is not of the form MODEL=IN,OUT, such as openai/NAME=0.2,1.25")
+    return found
 
 
 def one_of(*words: str) -> Callable[[str], str]:

@@ -17,6 +17,10 @@ def run(options: argparse.Namespace) -> int:
         from rlm_dspy.cli import conformance
 
         return conformance.run(options)
+    if options.reap:
+        from rlm_dspy.cli import reap
+
+        return reap.run(options)
     # What libraries say of their own accord while they are looked at is not part of the report.
     import logging
     import warnings

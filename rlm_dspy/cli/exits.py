@@ -16,6 +16,7 @@ exit codes:
        written and the answer is on standard output
   2    usage: an option, a document or the set-up is wrong
   3    a limit struck: the best answer so far was printed
-  4    the run ended without an answer
+  4    the run ended without an answer; what it had found last, if anything, was printed, and is called partial on
+       standard error
   130  interrupted without an answer
 """

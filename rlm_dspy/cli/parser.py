@@ -28,6 +28,8 @@ Values of keys are never shown.
 
 With --environment NAME: run the conformance suite against a place where code runs, yours or one of rlm-dspy's, print a
 line for each check as it ends, and try out what the place says that it confines. At a provider it costs sandboxes.
+
+With --reap: remove the Docker containers that runs of processes which are dead by now have left behind.
 """
 _DOCTOR_MORE = """\
 exit codes:
@@ -149,6 +151,7 @@ def _top() -> tuple[_Parser, _Parser]:
     doctor.add_argument(
         "--check", metavar="WORD", action="append", default=[], help="only the checks with this word in their names"
     )
+    doctor.add_argument("--reap", action="store_true", help="remove the containers of dead processes instead")
     doctor.add_argument("--model", metavar="M", help="the model to look at (default: $RLM_DSPY_MODEL)")
     doctor.add_argument("--api-base", metavar="URL", help="base URL of its server (default: $RLM_DSPY_API_BASE)")
     doctor.add_argument("--no-call", action="store_true", help="do not ask the model anything")

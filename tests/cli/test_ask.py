@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -61,8 +62,56 @@ def test_extracted_at_a_limit(ask: Any, script: Any, document: str) -> None:
 
 def test_failed_at_a_limit(ask: Any, script: Any, document: str) -> None:
     result = ask("q", document, "--model", script(CANNOT_ANSWER), "--max-iters", "2")
-    assert (result.code, result.out) == (exits.FAILED, "")
+    assert (result.code, result.out) == (exits.FAILED, "looking\n")
+    assert "partial" in result.err, "the answer on standard output is called what it is"
     assert "max_iters" in result.err and "the provider is down" in result.err and "Traceback" not in result.err
+
+
+def test_a_partial_answer_of_several_outputs_has_those_that_there_are(ask: Any, script: Any, document: str) -> None:
+    model = script(CANNOT_ANSWER.replace("print('looking')", "SUBMIT(count=3, names=7)"))
+    signature = "context, query -> count: int, names: list[str]"
+    result = ask("q", document, "--model", model, "--signature", signature, "--max-iters", "1")
+    assert (result.code, result.out) == (exits.FAILED, "3\n")
+    nothing = script(CANNOT_ANSWER.replace("print('looking')", "x = 1"))
+    result = ask("q", document, "--model", nothing, "--max-iters", "1")
+    assert (result.code, result.out) == (exits.FAILED, "") and "partial" not in result.err
+
+
+TREE = """
+def root(call):
+    if answering(call):
+        return final(answer="best")
+    child = "CHILD" in call.own[0]["content"]
+    return code("SUBMIT('from the child')" if child else "print(rlm_query('CHILD'))\\nSUBMIT(str(budget()))")
+def sub(call):
+    return "flat"
+"""
+
+
+def test_depth_tokens_and_money_are_options(ask: Any, script: Any, document: str) -> None:
+    limits = ("--max-tokens", "9000", "--max-cost", "0.5", "--price", "scripted/root=1,2 scripted/sub=1,2")
+    result = ask("q", document, "--model", script(TREE), "--max-depth", "3", *limits, "--json")
+    report = json.loads(result.out)
+    assert result.code == 0 and report["usage"]["children"] == 1 and report["usage"]["cost"] > 0
+    left = ast.literal_eval(report["outputs"]["answer"])
+    assert 0 < left["tokens"] < 9000 and 0 < left["cost"] < 0.5 and left["depth"] == 2
+    flat = json.loads(ask("q", document, "--model", script(TREE), "--json", "--max-tokens", "none").out)
+    assert flat["usage"]["children"] == 0 and flat["usage"]["calls"] == 1
+    stopped = ask("q", document, "--model", script(LOOKS_AND_ANSWERS), "--max-tokens", "3000")
+    assert (stopped.code, stopped.out) == (exits.EXTRACTED, "about 3\n") and "max_tokens" in stopped.err
+
+
+def test_money_without_a_price_says_which_option_gives_it(ask: Any, script: Any, document: str) -> None:
+    result = ask("q", document, "--model", script(SUBMITS), "--max-cost", "1")
+    assert result.code == exits.USAGE and "is unknown" in result.err and "--price MODEL=INPUT,OUTPUT" in result.err
+    wrong = ask("q", document, "--model", script(SUBMITS), "--max-cost", "1", "--price", "scripted/root=cheap")
+    assert wrong.code == exits.USAGE and "'scripted/root=cheap' is not of the form MODEL=IN,OUT" in wrong.err
+
+
+def test_small_documents_are_answered_directly(ask: Any, script: Any, document: str) -> None:
+    model = script("def root(call): return final(answer='read it') if call.turn == 0 else None")
+    result = ask("q", document, "--model", model, "--direct-below", "500")
+    assert (result.code, result.out) == (exits.SUBMITTED, "read it\n")
 
 
 @pytest.mark.parametrize("debug", [False, True])
@@ -118,7 +167,10 @@ def test_json_values_that_json_does_not_have(ask: Any, script: Any, document: st
 
 def test_json_when_there_is_no_answer(ask: Any, script: Any, document: str) -> None:
     failed = json.loads(ask("q", document, "--json", "--model", script(CANNOT_ANSWER), "--max-iters", "1").out)
-    assert (failed["outputs"], failed["outcome"], failed["limit"]) == (None, "failed", "max_iters")
+    partial = {"answer": "looking"}
+    assert (failed["outputs"], failed["outcome"], failed["limit"]) == (partial, "failed", "max_iters")
+    silent = script(CANNOT_ANSWER.replace("print('looking')", "x = 1"))
+    assert json.loads(ask("q", document, "--json", "--model", silent, "--max-iters", "1").out)["outputs"] is None
     assert "the provider is down" in failed["error"]
     model = script("def root(call): return Reply(error=RuntimeError('no such deployment'))")
     result = ask("q", document, "--json", "--model", model)

@@ -87,7 +87,7 @@ def test_every_option_of_ask_can_be_in_the_file(tmp_path: Path) -> None:
     known = {action.dest for action in parser._actions if action.option_strings} - {"help", "config", "env_opt"}
     values = {"json": "full", **dict.fromkeys(("strict", "quiet", "no_color", "debug"), True)}
     for name in known:
-        value = values.get(name, 1 if name.startswith(("max", "threads")) else "text")
+        value = values.get(name, 1 if name.startswith(("max", "threads", "direct")) else "text")
         text = f"{name} = {str(value).lower() if not isinstance(value, str) else repr(value)}"
         path = tmp_path / "one.toml"
         path.write_text(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -172,6 +173,41 @@ def test_runs_at_the_same_time_are_told_apart() -> None:
         mine = [line for line in lines if line.startswith(f"[{number[:4]}]")]
         assert any("submitted in" in line for line in mine) and any("plan: p" in line for line in mine)
     assert {line.split("answer: ")[1] for line in lines if "answer: " in line} == set(answers)
+
+
+@pytest.mark.parametrize("live", [None, True])
+def test_children_are_indented_by_their_depth(live: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a run says stands behind its name and as many bars as it is deep, its code too."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "200")
+    stream = io.StringIO()
+    steps = {
+        "LEAF": ["leaf = 1\nSUBMIT('from the leaf')"],
+        "MIDDLE": ["print(rlm_query('LEAF'))", "SUBMIT('from the middle')"],
+        "ROOT": ["print(rlm_query_batched(['MIDDLE a', 'MIDDLE b']))", "SUBMIT('r')"],
+    }
+
+    def root(call: Call) -> str:
+        own = next(steps for word, steps in steps.items() if word in call.own[0]["content"])
+        return code(own[min(call.turn, len(own) - 1)], "a plan")
+
+    rlm = RLM("query -> answer: str", interpreter="inprocess", max_depth=3, guidance=False)
+    depths: dict[str, int] = {}
+    with dspy.context(lm=ScriptedLM(root)), rlm_dspy.subscribe(ConsoleSubscriber(stream, live=live)):
+        with rlm_dspy.subscribe(lambda event, run: depths.setdefault(run.id[:4], event.depth)):
+            rlm(query="ROOT")
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip() for line in stream.getvalue().splitlines()]
+    assert sorted(depths.values()) == [0, 1, 1, 2, 2]
+    for name, depth in depths.items():
+        mine = [line.removeprefix(f"[{name}] ") for line in lines if line.startswith(f"[{name}]")]
+        if depth:
+            assert mine and all(line.startswith("| " * depth) and line[2 * depth] != "|" for line in mine), mine
+            bare = [line[2 * depth :] for line in mine]
+            assert bare[0].startswith(f"rlm {name}") and "  plan: a plan" in bare
+            assert "    SUBMIT('from the leaf')" in bare or "    print(rlm_query('LEAF'))" in bare
+            assert sum("submitted in" in line for line in bare) == 1
+    assert not any(line.lstrip().startswith("leaf = 1") for line in lines), "no code without a name"
 
 
 def test_many_runs_on_one_live_area(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ def test_a_reply_that_cannot_be_read_is_told_in_a_sentence(server: Server, docum
     assert done.returncode == exits.FAILED
     turn, stopped, fix, error = said(done)
     assert turn.startswith("turn 1/1, ") and turn.endswith(" s: I look [bold]first[/bold].")
-    assert stopped == "stopped: max_iters, and no answer could be made of what was done"
+    assert stopped.startswith("stopped: max_iters, and no answer could be made of what was done")
     assert "--max-iters" in fix and "--signature" in fix
     assert error.startswith("the error was: a reply of the model was not in the form that it was asked for: 'I do not")
     assert len(error) < 250

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import signal
 import socket
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -16,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_dspy import _aio
-from rlm_dspy._aio import Threads, caught, run_sync
+from rlm_dspy._aio import Threads, caught, gathered, run_sync
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("test_aio", default="unset")
 
@@ -153,6 +155,21 @@ def test_an_idle_thread_is_reused_and_a_busy_one_is_not_waited_for(eventually: C
     gate.set()
     assert all(future.result(5) for future in blocked)
     assert eventually(lambda: threads.busy == 0)
+
+
+def test_a_thread_keeps_nothing_of_what_it_has_done(eventually: Callable[..., bool]) -> None:
+    class Large:
+        pass
+
+    pool = Threads("test")
+    large, holder = Large(), contextvars.ContextVar[Any]("holder")
+    gone = weakref.ref(large)
+    token = holder.set(large)
+    pool.submit(lambda: None).result(timeout=10)
+    holder.reset(token)
+    del large, token
+    # While the thread waits for more.
+    assert eventually(lambda: (gc.collect(), gone() is None)[1], 3.0)
 
 
 def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., bool]) -> None:
@@ -305,3 +322,40 @@ def test_a_wake_up_descriptor_of_somebody_else_stays_theirs() -> None:
         assert signal.set_wakeup_fd(before) == wake.fileno()
         woken.close()
         wake.close()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "cancelled twice", "an error"])
+def test_what_is_gathered_has_ended_when_the_waiting_has(how: str) -> None:
+    """``asyncio.gather`` goes on as soon as one of several has ended, and leaves the others behind."""
+    ended: list[str] = []
+
+    async def work(name: str, steps: int) -> None:
+        try:
+            if name == "failing" and how == "an error":
+                raise ValueError("this one")
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(steps):
+                try:
+                    await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    ended.append("again")
+            ended.append(name)
+
+    async def main() -> None:
+        task = asyncio.create_task(gathered(work(name, steps) for name, steps in (("failing", 0), ("slow", 20))))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if how != "an error":
+            task.cancel()
+        if how == "cancelled twice":
+            for _ in range(4):
+                await asyncio.sleep(0)
+            task.cancel()
+        with pytest.raises(ValueError if how == "an error" else asyncio.CancelledError):
+            await task
+        assert [name for name in ended if name != "again"] == ["failing", "slow"]
+        assert ("again" in ended) == (how == "cancelled twice")
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())

@@ -115,7 +115,8 @@ def test_an_empty_reply_of_the_sub_lm(sandbox: Environment) -> None:
         ("llm_query('  ')", "must not be empty"),
         ("llm_query('x', model='gpt')", "no model named 'gpt'"),
         ("llm_query_batched('x')", "takes a list of prompts"),
-        ("llm_query_batched(['x', None])", "a prompt must be a str"),
+        ("llm_query_batched(['x', None])", "a prompt must be a str, not NoneType (that at index 1)"),
+        ("llm_query_batched(['x', 'y', ' '])", "must not be empty (that at index 2)"),
         ("llm_query()", "prompt"),
     ],
 )
@@ -130,3 +131,43 @@ def test_a_wrong_call_costs_nothing(sandbox: Environment, call: str, says: str) 
 def test_an_empty_batch_is_an_empty_list(sandbox: Environment) -> None:
     with dspy.context(lm=ScriptedLM([code("SUBMIT(llm_query_batched([]))")])):
         assert RLM("-> a: list", interpreter=sandbox, max_llm_calls=0)().a == []
+
+
+class Awaited(dspy.Module):
+    """A module that can only be awaited."""
+
+    async def aforward(self, item: str) -> dspy.Prediction:
+        return dspy.Prediction(out=f"awaited {item}")
+
+
+class Called(dspy.Module):
+    """A module that can only be called, and gives what cannot leave the host for some of its inputs."""
+
+    def forward(self, item: str) -> Any:
+        return object() if item == "odd" else f"called {item}"
+
+
+def test_modules_of_ones_own_may_have_one_way_to_be_called(
+    sandbox: Environment, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = "print(awaited('a'), called('b'), awaited_batched(['c']), called_batched(['d']))"
+    rlm = RLM("-> a", interpreter=sandbox, sub_calls={"awaited": Awaited(), "called": Called()}, guidance=False)
+    with dspy.context(lm=ScriptedLM([code(source), code("SUBMIT('x')")])):
+        assert rlm().trajectory[0].output == "awaited a called b ['awaited c'] ['called d']"
+
+    async def streamed() -> str:
+        with dspy.context(lm=ScriptedLM([code(source), code("SUBMIT('x')")])):
+            async for part in dspy.streamify(rlm)():
+                if isinstance(part, dspy.Prediction):
+                    return str(part.trajectory[0].output)
+        raise AssertionError("no prediction")
+
+    assert asyncio.run(streamed()).endswith("['called d']")
+    assert "is discouraged" not in caplog.text
+
+
+def test_a_result_that_cannot_cross_costs_its_own_slot_alone(sandbox: Environment) -> None:
+    rlm = RLM("-> a", interpreter=sandbox, sub_calls={"called": Called()}, guidance=False)
+    with dspy.context(lm=ScriptedLM([code("print(called_batched(['x', 'odd', 'y']))"), code("SUBMIT('x')")])):
+        output = rlm().trajectory[0].output
+    assert "'called x'" in output and "'called y'" in output and "[ERROR] TypeError" in output

@@ -177,6 +177,37 @@ def test_torn_anywhere_it_is_good_up_to_there(recorded: bytes, tmp_path: Path, d
     assert done == 3 or second.outcome.limit == "interrupted"
 
 
+@pytest.mark.parametrize(("size", "ended"), [(1, "[False, True]"), (2_000_000, "[True]")])
+def test_a_disk_that_is_full_costs_the_rest_of_the_journal_and_no_answer(
+    tmp_path: Path, in_python: Any, size: int, ended: str
+) -> None:
+    script = """
+import resource, signal, sys
+import dspy
+from rlm_dspy import RLM, RecordingError, journal
+from rlm_dspy.journals import Journal
+from rlm_dspy.testing import ScriptedLM, code
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+rlm = RLM("context -> answer", interpreter="inprocess", guidance=False)
+steps = [code("print('a' * 3000)")] * 6 + [code("SUBMIT('x')")]
+most = resource.getrlimit(resource.RLIMIT_FSIZE)
+try:
+    with journal(sys.argv[1]), dspy.context(lm=ScriptedLM(steps)):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, most[1]))
+        prediction = rlm(context="x" * int(sys.argv[2]))
+except RecordingError as error:
+    print(prediction.answer, error)
+resource.setrlimit(resource.RLIMIT_FSIZE, most)
+with journal(sys.argv[1]), dspy.context(lm=ScriptedLM(steps)):
+    rlm(context="y")
+print([bool(run[-1].kind == "run_ended") for run in Journal.read(sys.argv[1]).runs()])
+"""
+    out, err = in_python(script, str(tmp_path / "journal"), str(size)).communicate(timeout=60)
+    lines = out.splitlines()
+    assert lines[0].startswith("x the journal in") and "File too large" in lines[0], (out, err)
+    assert lines[1] == ended and err.count("is written no further") <= 1
+
+
 @pytest.mark.parametrize(
     ("content", "match"),
     [

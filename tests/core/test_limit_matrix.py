@@ -11,8 +11,8 @@
 
 *ends*: the turns end, and ``extract`` answers. *told*: the code gets an error in its call or slot, and the run goes on.
 *best*: the child's best answer reaches the code. *without*: no summary is made (of a budget that is used up, see
-`test_compaction`). *goes on*: the last question is asked all the same. *partial*: what was submitted or printed last is
-the answer of a failed run.
+`test_compaction`). *goes on*: the last question is asked all the same. *partial*: what was submitted, stored or
+printed last is the answer of a failed run.
 """
 
 from __future__ import annotations

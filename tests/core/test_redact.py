@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlm_dspy import RLM, subscribe
 from rlm_dspy.environments.base import Environment
-from rlm_dspy.redact import HIDDEN, error_text, redact
+from rlm_dspy.redact import HIDDEN, error_text, hide, redact
 from rlm_dspy.testing import Reply, ScriptedLM, code
 
 KEYS = [
@@ -116,3 +116,11 @@ def test_keys_in_the_error_that_ends_a_run_are_not_in_its_outcome(sandbox: Envir
     assert prediction.outcome == "failed" and prediction.a == "1"
     assert HIDDEN in prediction.outcome.error and KEYS[0] not in prediction.outcome.error
     assert KEYS[0] not in json.dumps([event.to_dict() for event in prediction.trajectory.events])
+
+
+def test_words_that_stand_for_no_key_are_not_hidden() -> None:
+    for word in ("placeholder", "not-needed", "lm-studio", "anything"):
+        hide(word)
+        assert redact(f"the word {word} in a text") == f"the word {word} in a text"
+    hide("a-real-one-4711")
+    assert "4711" not in redact("is a-real-one-4711 here")

@@ -20,7 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlm_dspy import RLM, LimitReached, RecordingError, RLMSession, SessionError, environments, replay
+from rlm_dspy._aio import threads
 from rlm_dspy.definitions import definitions
+from rlm_dspy.environments import sessions
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.testing import Call, Reply, ScriptedLM, code
@@ -193,6 +195,30 @@ session.close()
     process = in_python(script)
     out, err = process.communicate(timeout=60)
     assert "forked from" in out and out.splitlines()[-1] == "2", (out, err)
+
+
+def test_sessions_that_nobody_has_any_more_let_others_in(
+    sandbox: Environment,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    eventually: Callable[..., bool],
+) -> None:
+    monkeypatch.setenv(sessions.VARIABLE, str(sessions.slots.taken + 2))
+    monkeypatch.setattr(sessions, "STALL_SECONDS", 0.2)
+    rlm = program(sandbox, "context -> answer", guidance=False)
+    with dspy.context(lm=ScriptedLM(lambda call: code("SUBMIT(context)"))):
+        for number in range(5):
+            # Never closed.
+            assert rlm.session()(context=f"{number}").outcome == "submitted"
+        kept = [rlm.session() for _ in range(2)]
+        for session in kept:
+            session(context="kept")
+        waiting = threads.submit(rlm, context="x")
+        says = f"sandbox sessions are open, and more wait until some are closed; {sessions.VARIABLE}"
+        assert eventually(lambda: says in caplog.text) and not waiting.done()
+        for session in kept:
+            session.close()
+        assert waiting.result(timeout=20).answer == "x"
 
 
 def test_what_was_never_given_is_an_error_that_says_so(sandbox: Environment) -> None:

@@ -31,6 +31,8 @@ class Provider:
         start, send: The operations that start a program, and write to it.
         slow_429: The SDK itself waits for many seconds after "too many requests".
         renewed: Lifetimes are extended as long as a session lives.
+        resumes: The SDK goes on where a broken connection ended, and sends again what was lost on the way.
+        key_options: The options that hold a key, in which ``{}`` is the key.
     """
 
     name: str
@@ -41,6 +43,12 @@ class Provider:
     send: str
     slow_429: bool = False
     renewed: bool = False
+    resumes: bool = False
+    key_options: tuple[tuple[str, str], ...] = (("api_key", "{}"),)
+
+    def with_key(self, key: str) -> dict[str, str]:
+        """Options with a key."""
+        return {name: text.format(key) for name, text in self.key_options}
 
     @property
     def missing(self) -> str | None:
@@ -62,7 +70,7 @@ class Provider:
 def lead(provider: Provider, monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[Any]:
     """Start the provider's loopback cloud and lead its SDK there; no sandbox may be left in it."""
     for name in list(os.environ):
-        if name.startswith(("E2B_", "PRIME_")):
+        if name.startswith(("E2B_", "PRIME_", "MODAL_", "DAYTONA_")):
             monkeypatch.delenv(name)
     # SDKs keep things in the home folder.
     monkeypatch.setenv("HOME", str(home))
@@ -79,7 +87,14 @@ E2B = Provider("e2b", "e2b", ("e2b_cloud", "E2BCloud"), "E2B_API_KEY", "Start", 
 PRIME = Provider(
     "prime", "prime_sandboxes", ("prime_cloud", "PrimeCloud"), "PRIME_API_KEY", "Start", "SendInput", slow_429=True
 )
-PROVIDERS = (E2B, PRIME)
+MODAL = Provider(
+    "modal", "modal", ("modal_cloud", "ModalCloud"), "MODAL_TOKEN_SECRET", "start", "write", renewed=True, resumes=True,
+    key_options=(("token_id", "ak-1"), ("token_secret", "{}")),
+)  # fmt: skip
+DAYTONA = Provider(
+    "daytona", "daytona", ("daytona_cloud", "DaytonaCloud"), "DAYTONA_API_KEY", "exec", "input", renewed=True
+)
+PROVIDERS = (E2B, PRIME, MODAL, DAYTONA)
 
 
 def params(providers: tuple[Provider, ...] = PROVIDERS) -> list[Any]:

@@ -122,10 +122,16 @@ ATTEMPTS: dict[str, tuple[str | None, str]] = {
     "no_filter": (None, "def attempt(): return libc.prctl(21, 0, 0, 0, 0) != 2"),
     "terminal": (None, "def attempt():\n import fcntl\n fcntl.ioctl(0, 0x5412, b'x')\n return True"),
     "memory": ("memory", "def attempt(): return len(bytearray(10 * 2**30))"),
-    "memory_by_mmap": ("memory", "def attempt():\n import mmap\n return mmap.mmap(-1, 10 * 2**30)"),
+    "memory_by_mmap": (
+        "memory",
+        "def attempt():\n import mmap\n m = mmap.mmap(-1, 10 * 2**30)\n"
+        " for i in range(0, len(m), 4096): m[i] = 1\n return True",
+    ),
     "raise_limits": (
         None,
-        "def attempt():\n import resource\n resource.setrlimit(resource.RLIMIT_AS, (-1, -1))\n return True",
+        "def attempt():\n import resource\n limits = resource.RLIMIT_AS, resource.RLIMIT_DATA\n"
+        " limits = [limit for limit in limits if resource.getrlimit(limit)[1] != -1]\n"
+        " for limit in limits: resource.setrlimit(limit, (-1, -1))\n return True",
     ),
     "one_large_file": (
         "disk",
@@ -142,7 +148,17 @@ ATTEMPTS: dict[str, tuple[str | None, str]] = {
             wanted = ('Max address space', 'Max processes', 'Max file size', 'Max core file size')
             found = {line[:26].strip(): line[26:].split()[1] for line in lines}
             mine = os.stat('/proc/1').st_uid == os.getuid()
-            return mine and [name for name in wanted if found[name] == 'unlimited' or int(found[name]) > 2**32]
+            loose = [name for name in wanted if found[name] == 'unlimited' or int(found[name]) > 2**32]
+            return mine and 'container' not in HOST['note'] and loose
+        """,
+    ),
+    # In a container process 1 is ours; it must be under the same filters as the code that could take it over.
+    "unfiltered_first_process": (
+        None,
+        """
+        def attempt():
+            def filters(pid): return [l for l in open('/proc/%s/status' % pid) if l.startswith('Seccomp')]
+            return 'container' in HOST['note'] and filters(1) != filters('self')
         """,
     ),
     "core_dump": (None, "def attempt():\n import resource\n return resource.getrlimit(resource.RLIMIT_CORE)[1]"),

@@ -170,15 +170,16 @@ def test_too_many_requests_pass(cloud: Any, provider: Provider) -> None:
 
 
 def test_a_lasting_failure_is_told(cloud: Any, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clouds_module, "OPEN_SECONDS", 0.4)
-    cloud.fail("create", *[500] * 20)
+    # An SDK may try several times by itself before it gives up.
+    monkeypatch.setattr(clouds_module, "OPEN_SECONDS", 2.0)
+    cloud.fail("create", *[500] * 50)
     with pytest.raises(SandboxUnavailableError, match=r"gave no sandbox after \d+ attempts.*500"):
         provider.environment()().start()
 
 
 def test_a_limit_of_the_account_is_told_at_once(cloud: Any, provider: Provider) -> None:
     cloud.exhaust()
-    with pytest.raises(SandboxUnavailableError, match=r"no more sandboxes for this account.*(maximum|[Pp]ayment)"):
+    with pytest.raises(SandboxUnavailableError, match=r"no more sandboxes for this account.*([Mm]aximum|[Pp]ayment)"):
         provider.environment()().start()
     # The SDK itself may try again, some times.
     assert cloud.count("create") <= 4 and cloud.made == []
@@ -187,7 +188,7 @@ def test_a_limit_of_the_account_is_told_at_once(cloud: Any, provider: Provider) 
 def test_a_wrong_key_is_told_and_not_shown(cloud: Any, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = "wrong-key-1234567890"
     monkeypatch.setenv(provider.key, wrong)
-    for options in ({}, {"api_key": wrong}):
+    for options in ({}, provider.with_key(wrong)):
         with pytest.raises(ConfigurationError, match=provider.key) as caught:
             provider.environment(**options)().start()
         assert wrong not in str(caught.value) and cloud.made == []
@@ -197,13 +198,13 @@ def test_a_missing_key_is_told(cloud: Any, provider: Provider, monkeypatch: pyte
     monkeypatch.delenv(provider.key)
     with pytest.raises(ConfigurationError, match=provider.key):
         provider.environment()().start()
-    with provider.environment(api_key=cloud.key)() as session:
+    with provider.environment(**provider.with_key(cloud.key))() as session:
         assert session.execute("1 + 1") == 2
 
 
 def test_a_start_that_fails_leaves_no_sandbox(cloud: Any, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clouds_module, "OPEN_SECONDS", 0.0)
-    cloud.fail(provider.start, *[500] * 10)
+    cloud.fail(provider.start, *[400] * 10)
     with pytest.raises(SandboxUnavailableError):
         provider.environment()().start()
     assert len(cloud.made) == 1 and cloud.alive == []
@@ -250,13 +251,16 @@ def test_a_sandbox_that_is_killed_is_replaced(cloud: Any, provider: Provider) ->
         assert run(session, "print(1)").stdout == "1\n" and len(cloud.alive) == 1
 
 
-def test_a_stream_that_breaks_ends_the_session_and_leaves_no_hole(cloud: Any, provider: Provider) -> None:
+def test_a_stream_that_breaks_leaves_no_hole(cloud: Any, provider: Provider) -> None:
     async def cut() -> None:
         cloud.cut_streams()
 
     with provider.environment()() as session:
         run(session, "x = 1")
         result = run(session, "cut()\nprint('lost on the way')", functions={"cut": cut})
+        if provider.resumes:
+            assert result.error is None and result.stdout == "lost on the way\n"
+            return
         assert result.error is not None and result.error.type == "SandboxDied" and result.lost == ("x",)
         assert run(session, "print(2)").stdout == "2\n"
     assert len(cloud.made) == 2
@@ -268,7 +272,8 @@ def test_a_lifetime_that_ends_is_told(cloud: Any, provider: Provider) -> None:
 
     with provider.environment()() as session:
         result = run(session, "expire()\nwhile True: pass", functions={"expire": expire})
-        assert result.error is not None and any(word in result.error.message for word in ("gone", "timeout", "expired"))
+        words = ("gone", "timeout", "expired", "lifetime")
+        assert result.error is not None and any(word in result.error.message for word in words)
 
 
 def test_input_that_is_refused_is_sent_again(cloud: Any, provider: Provider) -> None:
@@ -278,11 +283,14 @@ def test_input_that_is_refused_is_sent_again(cloud: Any, provider: Provider) -> 
         assert session.execute("1 + 1") == 2
 
 
-def test_input_that_is_lost_ends_the_session(cloud: Any, provider: Provider) -> None:
+def test_input_that_is_lost_does_not_leave_a_hole(cloud: Any, provider: Provider) -> None:
     with provider.environment()() as session:
         session.execute("x = 1")
         cloud.fail(provider.send, 500)
         result = run(session, "print(x)")
+        if provider.resumes:
+            assert result.stdout == "1\n"
+            return
         assert result.error is not None and result.error.type == "SandboxDied"
         assert run(session, "print(3)").stdout == "3\n"
 
@@ -391,7 +399,7 @@ def test_a_missing_sdk_names_the_extra(cloud: Any, provider: Provider, monkeypat
 
 def test_options_are_checked_and_the_key_is_not_shown(cloud: Any, provider: Provider) -> None:
     key = "a-key-of-somebody"
-    environment = provider.environment(api_key=key)
+    environment = provider.environment(**provider.with_key(key))
     again = pickle.loads(pickle.dumps(environment))
     assert environment == again and hash(environment) == hash(again) and environment != provider.environment()
     assert key not in repr(vars(environment)) and key not in str(environment)

@@ -29,6 +29,9 @@ from typing import Any
 
 import pytest
 
+if __name__ != "__main__":
+    from tests.environments.docker_host import make_image, no_engine, remove_image
+
 MARKER = "rlm-dspy-confinement-marker"
 PROCESSES = 24
 SCRATCH = 48 << 20
@@ -44,12 +47,14 @@ SHORT: tuple[str, ...] = _ESCAPES["SHORT"]
 
 
 async def _host(layer: str) -> dict[str, Any]:
-    from rlm_dspy.environments import bubblewrap, layers, local
+    from rlm_dspy.environments import bubblewrap, get, layers
     from rlm_dspy.environments.layout import python_layout
 
-    environment = local(
-        layer=layer, timeout=20, memory="2GiB", processes=PROCESSES, scratch=SCRATCH, max_output=100_000
-    )
+    bounds = {"timeout": 20, "memory": "2GiB", "processes": PROCESSES, "scratch": SCRATCH, "max_output": 100_000}
+    if layer == "container":
+        environment = get("docker", image=os.environ["RLM_TEST_IMAGE"], **bounds)
+    else:
+        environment = get("local", layer=layer, **bounds)
     description = await asyncio.to_thread(environment.describe)
     folder = tempfile.mkdtemp(dir="/var/tmp")
     os.chmod(folder, 0o777)
@@ -73,9 +78,9 @@ async def _host(layer: str) -> dict[str, Any]:
         "unix": unix.getsockname(),
         "processes": PROCESSES,
         "scratch": SCRATCH,
-        "note": "shared user" if shared_user else "",
+        "note": "shared user" if shared_user else "container" if layer == "container" else "",
         # In a pid namespace the host's number means another process, so reaching "it" proves nothing.
-        "alone": description.layers[0] != "bubblewrap",
+        "alone": description.layers[0] == "landlock",
     }
     arrived: list[int] = []
     signal.signal(signal.SIGCONT, lambda number, _: arrived.append(number))
@@ -88,6 +93,8 @@ async def _host(layer: str) -> dict[str, Any]:
     for name, (_, code) in {**ATTEMPTS, **harsh}.items():
         result = await session.run(f"{textwrap.dedent(code).strip()}\nprint(verdict(attempt))")
         results[name] = result.stdout.strip() or f"{result.error} {result.lost}"
+        if result.error is not None and "out of memory: the container" in result.error.message:
+            results[name] = f"held: {result.error.message}"
         if result.lost:
             await session.set({"HOST": facts})
             await session.run(_ESCAPES["SETUP"])
@@ -164,6 +171,7 @@ SCENARIOS = {
     "user-namespaces-refused": ("user", "auto", ("refused",)),
     "user-landlock-of-old": ("user", "landlock", ("old",)),
     "docker-default-profile": ("docker", "auto", ()),
+    "docker-environment": ("engine", "container", ()),
     "docker-ordinary-user": ("docker", "auto", ("--user", f"{_USER}:{_USER}")),
 }
 
@@ -229,11 +237,15 @@ def _run(name: str, stash: Path) -> dict[str, Any]:
         return _in_docker(options, stash)
     if layer == "bubblewrap" and bubblewrap.find() is None:
         pytest.skip("bubblewrap is not installed")
-    if layer != "bubblewrap" and landlock.abi() < 1:
+    if who == "engine" and (reason := no_engine()) is not None:
+        pytest.skip(reason)
+    if layer not in ("bubblewrap", "container") and landlock.abi() < 1:
         pytest.skip("this kernel has no Landlock")
     command = [sys.executable, "-B", str(Path(__file__).resolve()), layer, *options]
     environ = {**os.environ, "HOME": str(Path.home()), "DSPY_CACHEDIR": str(stash / "cache")}
-    if os.geteuid() != 0:
+    if who == "engine":
+        environ["RLM_TEST_IMAGE"] = make_image()
+    elif os.geteuid() != 0:
         if who != "user":
             pytest.skip("needs to run as root")
     elif who != "root":
@@ -254,6 +266,8 @@ def _run(name: str, stash: Path) -> dict[str, Any]:
     finally:
         if environ["HOME"].startswith("/var/tmp"):
             shutil.rmtree(environ["HOME"], ignore_errors=True)
+        if who == "engine":
+            remove_image(environ["RLM_TEST_IMAGE"])
     if done.returncode != 0:
         pytest.fail(f"the host of {name} ended with {done.returncode}:\n{done.stderr[-3000:]}", pytrace=False)
     return json.loads(done.stdout.splitlines()[-1])
@@ -300,8 +314,11 @@ def test_the_description_is_what_was_found(scenario: dict[str, Any]) -> None:
     described, name = scenario["describe"], scenario["name"]
     levels = {key: value["level"] for key, value in described.items() if isinstance(value, dict)}
     assert levels["files"] == levels["network"] == levels["secrets"] == levels["time"] == "bounded"
-    assert levels["memory"] == "per process only"
-    if "bubblewrap" in name:
+    assert levels["memory"] == ("bounded" if name == "docker-environment" else "per process only")
+    if name == "docker-environment":
+        assert described["layers"][:4] == ["docker", "namespaces", "seccomp", "cgroups"]
+        assert levels["processes"] == levels["disk"] == "bounded" and not described["missing"]
+    elif "bubblewrap" in name:
         assert described["layers"] == ["bubblewrap", "seccomp", "rlimits"]
         assert levels["disk"] == "bounded"
         # A checkout or a Python that only root may read costs one capability, and that is said.
@@ -313,7 +330,7 @@ def test_the_description_is_what_was_found(scenario: dict[str, Any]) -> None:
         assert described["layers"] == ["landlock", "seccomp", "rlimits"]
         assert levels["disk"] == "per process only"
         assert levels["processes"] == ("not bounded" if "stays-root" in name else "bounded")
-    if "refused" in name or "docker" in name:
+    if "refused" in name or name in ("docker-default-profile", "docker-ordinary-user"):
         assert any(text.startswith("bubblewrap: ") for text in described["missing"])
 
 

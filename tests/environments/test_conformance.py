@@ -15,7 +15,7 @@ from rlm_dspy.environments.inprocess import InProcess
 from rlm_dspy.environments.subprocess_env import Subprocess
 
 LIMIT = 60.0
-TAGS = {"process", "interrupt", "kill", "values", "output", "files", "setup", "packages"}
+TAGS = {"process", "interrupt", "kill", "values", "output", "files", "setup", "packages", "bounds"}
 CLAIMS = {
     "network": "the_network_is_out_of_reach",
     "files": "files_of_the_host_are_out_of_reach",

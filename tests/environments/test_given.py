@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
+import functools
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,13 @@ from hypothesis import given as vary
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from rlm_dspy import environments
+from rlm_dspy import RLM, environments
 from rlm_dspy.environments import given, layers, packages, pool
 from rlm_dspy.environments.base import Environment
+from rlm_dspy.environments.conformance_files import make_wheel
+from rlm_dspy.environments.place import Place
 from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
+from rlm_dspy.testing import ScriptedLM, code
 
 NAMES = ("subprocess", "local")
 
@@ -35,27 +37,8 @@ def printed(place: Environment, code: str) -> str:
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Callable[..., Path]:
-    """``wheel("tiny", "1.0", {"tiny.py": "..."})``: a wheel made by hand, so that no network is needed."""
-
-    def make(name: str, version: str, files: dict[str, str], tag: str = "py3-none-any") -> Path:
-        info = f"{name}-{version}.dist-info"
-        files = {
-            **files,
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-            f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
-        }
-        rows = []
-        for file, text in files.items():
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-            rows.append(f"{file},sha256={digest},{len(text.encode())}")
-        files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,"])
-        path = tmp_path / f"{name}-{version}-{tag}.whl"
-        with zipfile.ZipFile(path, "w") as archive:
-            for file, text in files.items():
-                archive.writestr(file, text)
-        return path
-
-    return make
+    """``wheel("tiny", {"tiny.py": "..."})``: a wheel made by hand, so that no network is needed."""
+    return functools.partial(make_wheel, tmp_path)
 
 
 @pytest.fixture
@@ -241,6 +224,25 @@ def test_the_base_options_come_as_text(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- up and down
 
 
+@vary(st.binary(max_size=40), st.integers(1, 50), st.booleans(), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_pieces_make_the_whole_again(data: bytes, size: int, from_disk: bool, executable: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        source = given.Source("d/x", data, len(data), executable)
+        if from_disk:
+            Path(folder, "source").write_bytes(data)
+            source = given.Source("d/x", Path(folder, "source"), len(data), executable)
+        place = Place()
+        place.home = folder
+        pieces = list(source.pieces(size))
+        for number, piece in enumerate(pieces):
+            assert not Path(folder, "d/x").exists() and len(piece["data"]) <= size
+            assert piece["last"] == (number == len(pieces) - 1)
+            place.write(**piece)
+        assert Path(folder, "d/x").read_bytes() == data and os.listdir(Path(folder, "d")) == ["x"]
+        assert os.access(Path(folder, "d/x"), os.X_OK) == executable
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_files_go_up_and_down_in_pieces(name: str, tmp_path: Path, no_leaks: None) -> None:
     data = bytes(range(256)) * 40_000
@@ -294,7 +296,7 @@ def test_a_link_in_the_way_of_an_upload_is_not_followed(tmp_path: Path, no_leaks
 
 @pytest.mark.parametrize("name", NAMES)
 def test_packages_can_be_imported(name: str, wheel: Any, cache: Path, no_leaks: None) -> None:
-    path = wheel("tinywheel", "1.0", {"tinywheel/__init__.py": "here = __file__", "tinywheel/data.txt": "d"})
+    path = wheel("tinywheel", {"tinywheel/__init__.py": "here = __file__", "tinywheel/data.txt": "d"})
     place = environments.get(name, packages=[str(path)])
     code = "import tinywheel, os; print(os.path.exists(os.path.dirname(tinywheel.here) + '/data.txt'))"
     assert printed(place, code) == "True"
@@ -305,13 +307,13 @@ def test_packages_are_sent_where_the_folder_cannot_be_read(
     wheel: Any, cache: Path, monkeypatch: pytest.MonkeyPatch, no_leaks: None
 ) -> None:
     monkeypatch.setattr(layers, "_layout", lambda layer, o: layers.python_layout(o.packages, o.readable))
-    path = wheel("tinywheel", "1.0", {"tinywheel.py": "here = __file__"})
+    path = wheel("tinywheel", {"tinywheel.py": "here = __file__"})
     place = environments.local(packages=[str(path)], max_value=1000)
     assert printed(place, "import tinywheel; print(tinywheel.here.endswith('/.packages/tinywheel.py'))") == "True"
 
 
 def test_a_named_package_comes_before_an_installed_one(wheel: Any, cache: Path, no_leaks: None) -> None:
-    path = wheel("packaging", "999.0", {"packaging/__init__.py": "__version__ = '999.0'"})
+    path = wheel("packaging", {"packaging/__init__.py": "__version__ = '999.0'"}, version="999.0")
     place = environments.local(packages=[str(path)])
     assert printed(place, "import packaging; print(packaging.__version__)") == "999.0"
 
@@ -325,7 +327,7 @@ def test_an_error_of_pip_names_the_requirement(cache: Path, monkeypatch: pytest.
 
 
 def test_many_processes_install_at_once(wheel: Any, cache: Path, tmp_path: Path) -> None:
-    path = wheel("tinywheel", "1.0", {"tinywheel.py": "x = 1"})
+    path = wheel("tinywheel", {"tinywheel.py": "x = 1"})
     script = f"from rlm_dspy.environments import packages\nprint(packages.install([{str(path)!r}]))"
     running = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     folders = {process.communicate()[0].strip() for process in running}
@@ -334,7 +336,7 @@ def test_many_processes_install_at_once(wheel: Any, cache: Path, tmp_path: Path)
 
 
 def test_packages_for_another_python_are_wheels_for_it(wheel: Any, cache: Path) -> None:
-    here = wheel("tinywheel", "1.0", {"tinywheel.py": "x = 1"}, "cp39-abi3-manylinux_2_17_x86_64")
+    here = wheel("tinywheel", {"tinywheel.py": "x = 1"}, "cp39-abi3-manylinux_2_17_x86_64")
     other = {
         "version": [3, 9, 2], "implementation": "cpython", "soabi": "cpython-39-x86_64-linux-gnu",
         "platform": "linux-x86_64", "libc": "glibc", "libc_version": "2.31",
@@ -359,3 +361,40 @@ def test_platforms_of_a_sandbox() -> None:
     assert found[-1] == "linux_x86_64"
     assert packages.platforms({**told, "libc": ""})[0] == "musllinux_1_2_x86_64"
     assert packages.platforms({**told, "platform": "macosx-14.0-arm64"}) == ["macosx_14_0_arm64"]
+
+
+OTHERS = sorted(
+    python
+    for python in Path(sys.base_prefix).parent.glob("3.*/bin/python")
+    if python.parents[1] != Path(sys.base_prefix) and int(python.parents[1].name.split(".")[1]) >= 8
+)
+
+
+@pytest.mark.parametrize("python", OTHERS or [pytest.param(None, marks=pytest.mark.skip(reason="no other Python"))])
+def test_another_python_imports_packages_made_for_it(python: Path, wheel: Any, cache: Path, no_leaks: None) -> None:
+    path = wheel("tinywheel", {"tinywheel.py": "import sys\nversion = sys.version_info[:2]"})
+    place = environments.subprocess(python=str(python), packages=[str(path)], files={"a": b"1"})
+    assert printed(place, "import tinywheel; print(tinywheel.version, open('a').read())").endswith(") 1")
+
+
+# ------------------------------------------------------------------------------------------------- what is told
+
+
+def test_the_root_is_told_what_is_given() -> None:
+    made = "import math as np, os.path\nfrom re import *\n_hidden = 1\ndef up(): pass\nfor i in (): j = [q for q in i]"
+    place = environments.subprocess(setup_code=made, files={"data.csv": b"", **{f"f{i}": b"" for i in range(30)}})
+    plain = environments.subprocess()
+    assert plain.instructions == plain.execution_instructions == plain().execution_instructions
+    told = place().execution_instructions.removeprefix(plain.instructions)
+    assert told.startswith(" Defined beforehand: np, os, up, i, j. In the working directory: data.csv, f0, ")
+    assert told.endswith("f18 and 11 more.")
+    place = environments.subprocess(packages=["numpy>=2", "/wheels/x-1.0-py3-none-any.whl"])
+    assert place.instructions.endswith("Installed: numpy>=2, x-1.0-py3-none-any.whl.")
+
+
+def test_what_is_given_is_in_the_prompt_and_usable(no_leaks: None) -> None:
+    lm = ScriptedLM([code("SUBMIT(answer=up(open('a.txt').read()))")])
+    place = environments.subprocess(setup_code="def up(text): return text.upper()", files={"a.txt": b"ada"})
+    with dspy.context(lm=lm):
+        assert RLM("query -> answer", interpreter=place)(query="?").answer == "ADA"
+    assert "Defined beforehand: up. In the working directory: a.txt." in lm.calls[0].prompt

@@ -335,6 +335,40 @@ def test_an_asynchronous_stream_is_taken_one_by_one() -> None:
         next(stream)
 
 
+def test_an_asynchronous_stream_that_is_given_up_is_closed() -> None:
+    closed = threading.Event()
+
+    async def numbers() -> Any:
+        try:
+            yield 1
+            yield 2
+        finally:
+            closed.set()
+
+    stream = loops.iterate(numbers())
+    assert next(stream) == 1
+    del stream
+    assert closed.wait(10)
+
+
+AT_EXIT = """
+import asyncio, atexit, socket
+from rlm_dspy.environments import loops
+
+async def look_up():
+    # As an SDK does it for a new connection: in the loop's threads.
+    return await asyncio.get_running_loop().getaddrinfo("localhost", 80, type=socket.SOCK_STREAM)
+
+atexit.register(lambda: print("found", bool(loops.call(look_up(), 10)), flush=True))
+loops.call(asyncio.sleep(0))
+"""
+
+
+def test_addresses_can_be_looked_up_when_the_process_exits() -> None:
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "found True\n", done.stderr
+
+
 def test_a_wait_that_takes_too_long_is_given_up() -> None:
     cancelled = threading.Event()
 

@@ -116,6 +116,10 @@ class Program:
                 view = view[stdin.write(view) :]
             self._received += len(new)
 
+    def wait(self) -> None:
+        """Wait for its end."""
+        self._reaper.join()
+
     def kill(self) -> None:
         """Kill it and what it started, and wait until that is over."""
         if self._process.returncode is None:
@@ -131,12 +135,14 @@ class Box:
         name: The provider's id of it.
         asked: The request that made it, as the provider's API has it.
         ended: Why it is no more, in the word of the test; "" while it is there.
+        status: The exit status of the program that was the sandbox's own, where that ended it.
     """
 
     def __init__(self, name: str, asked: Any = None) -> None:
         self.name = name
         self.asked = asked
         self.ended = ""
+        self.status: int | None = None
         self.folder = Path(tempfile.mkdtemp(prefix="fake-cloud-"))
         self.programs: dict[str, Program] = {}
 
@@ -180,16 +186,21 @@ class Cloud:
         """All sandboxes that were ever made, in order."""
         return list(self.boxes.values())
 
+    def count(self, operation: str) -> int:
+        """How often an operation was called."""
+        return self.calls.count(operation)
+
     def fail(self, operation: str, *answers: Any) -> None:
         """Answer the next calls of ``operation`` so: with a status of the provider's protocol, ``"drop"`` for a
         connection that breaks, or a number of seconds (float) to wait before all goes well."""
         with self._lock:
             self._faults.setdefault(operation, deque()).extend(answers)
 
-    def fault(self, operation: str) -> Any:
+    def fault(self, operation: str, *, note: bool = True) -> Any:
         """Note the call; gives the next answer that `fail` asked for, None if there is none."""
         with self._lock:
-            self.calls.append(operation)
+            if note:
+                self.calls.append(operation)
             waiting = self._faults.get(operation)
             return waiting.popleft() if waiting else None
 

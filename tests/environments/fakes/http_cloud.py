@@ -144,10 +144,6 @@ class HttpCloud(Cloud):
         """Break the connections over which output is streamed now."""
         self._cut(self._streams)
 
-    def count(self, operation: str) -> int:
-        """How often an operation was called."""
-        return self.calls.count(operation)
-
     # ------------------------------------------------------------------------------------------------- serving
 
     def _cut(self, connections: set[socket.socket]) -> None:
