@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import machine, report, server, table
+from benchmarks import machine, report, server, table, tree
 from benchmarks.curves import CURVES
 from benchmarks.engines import ENGINES
 from benchmarks.measure import BENCH_PYTHON, Clock, measure, say, short
@@ -101,6 +101,11 @@ def _measure(options: argparse.Namespace, store: Store, session: str, arguments:
                 say(f"  {work.title}: {engine} {short(found.get(engine))}")
     if not options.curves and "ours" in engines and (not options.only or table.HELP in options.only):
         store.put(session, "ours", table.HELP, {"seconds": machine.help_times()})
+    if not options.curves and "ours" in engines and (not options.only or table.TREE in options.only):
+        found_tree = tree.measured(limit=max(1.0, min(tree.LIMIT, clock.left())))
+        failed = failed or "reason" in found_tree
+        store.put(session, "ours", table.TREE, found_tree)
+        say(f"  tree: ours {short(found_tree)}")
     store.sessions[session]["noise"] = _noise(before, machine.noise())
     return 1 if failed else 0
 
@@ -163,7 +168,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     def names(text: str) -> list[str]:
         return [name for name in text.split(",") if name]
 
-    works, curves = [*(work.name for work in WORKS), table.HELP], [curve.name for curve in CURVES]
+    works, curves = [*(work.name for work in WORKS), table.HELP, table.TREE], [curve.name for curve in CURVES]
     parser = argparse.ArgumentParser(prog="make bench", description="Measure RLMs beside each other.")
     parser.add_argument("--curves", action="store_true", help="how it scales, instead of the table of the bars")
     parser.add_argument(

@@ -23,12 +23,14 @@ class Growth:
             together. Pages that several share count in each.
         workers_cpu: Seconds of processor time of these, to a hundredth and as last seen.
         seconds: Wall time of the run, with the watching.
+        processes: How many it had started, when they were most.
     """
 
     host: int
     workers: int
     workers_cpu: float
     seconds: float
+    processes: int = 0
 
 
 def growth(run: Callable[[], object], *, warm: bool = False) -> Growth:
@@ -44,17 +46,19 @@ def growth(run: Callable[[], object], *, warm: bool = False) -> Growth:
     there = descendants(os.getpid())
     present = set() if warm else there
     used_before = {pid: ticks for pid in there if (ticks := _cpu_ticks(pid)) is not None}
-    most = 0
+    most = processes = 0
     used: dict[int, int] = {}
     done = threading.Event()
     started = time.perf_counter()
 
     def watch() -> None:
-        nonlocal most
+        nonlocal most, processes
         while True:
             ending = done.is_set()
             alive = 0
-            for pid in descendants(os.getpid()) - present:
+            started_by_it = descendants(os.getpid()) - present
+            processes = max(processes, len(started_by_it))
+            for pid in started_by_it:
                 with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
                     alive += _kib(pid, "VmHWM")
                     used[pid] = max(used.get(pid, 0), (_cpu_ticks(pid) or 0) - used_before.get(pid, 0))
@@ -73,7 +77,7 @@ def growth(run: Callable[[], object], *, warm: bool = False) -> Growth:
         done.set()
         watcher.join()
     host = (_kib(os.getpid(), "VmHWM") - before) * 1024
-    return Growth(max(0, host), most * 1024, sum(used.values()) / _TICKS, seconds)
+    return Growth(max(0, host), most * 1024, sum(used.values()) / _TICKS, seconds, processes)
 
 
 def settle(quiet: float = 0.03, limit: float = 3) -> None:

@@ -16,6 +16,10 @@ HELP = "help"
 """The row that no engine does: how long the command takes to say what it can."""
 
 
+TREE = "tree"
+"""The row of a tree of runs, which no other engine has; see `benchmarks.tree`."""
+
+
 def best(results: Results, engine: str, work: str) -> float | None:
     """The least time of an engine for a work, seconds; None where there is none."""
     seconds = results.get((engine, work), {}).get("seconds")
@@ -41,6 +45,8 @@ def rows(results: Results) -> list[tuple[str, ...]]:
     took = best(results, "ours", HELP)
     if took is not None:
         found.append(("rlm-dspy --help", "", "", "", _time(results["ours", HELP]), "≤ 0.3 s", _met(took, 0.3)))
+    if best(results, "ours", TREE) is not None:
+        found += _tree(results["ours", TREE])
     return found
 
 
@@ -101,6 +107,23 @@ def _row(work: Work, results: Results) -> tuple[str, ...]:
     text, most = bar(work.name, results)
     ours = best(results, "ours", work.name)
     return (work.title, *cells, text, "" if most is None else _met(ours, most))
+
+
+def _tree(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The rows of the tree: how long it takes, and that it takes no more of anything than its limits say."""
+
+    def row(name: str, value: str, bound: str = "", met: str = "") -> tuple[str, ...]:
+        return (name, "", "", "", value, bound, met)
+
+    boxes, most = result["sandboxes"], result["most_sandboxes"]
+    calls, width = result["in_flight"], result["width"]
+    return [
+        row(f"a tree of {result['runs']} runs, each of 50 ms", _time(result)),
+        row("- sandboxes at once", f"{boxes}, {result['processes']} processes", f"≤ {most}", _met(boxes, most)),
+        row("- LM calls at once", str(calls), f"≤ {width}", _met(calls, width)),
+        row("- growth, host + workers", growth(result)),
+        row("- CPU, host + workers", f"{min(result['cpu']):.3g} + {result['workers_cpu']:.3g} s"),
+    ]
 
 
 def _said(words: str, most: float) -> tuple[str, float]:

@@ -32,7 +32,8 @@ The rooms of this folder:
     remote.py          a sandbox there as a stream; loops.py drives SDKs that are asynchronous only; _compat.py
     foreign.py         any other dspy.CodeInterpreter behind our interface
     spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
-    worker.py          the program in the sandbox; cells.py runs the code; program.py sends both
+    worker.py          the program in the sandbox; cells.py runs the code, capture.py takes what it prints;
+                       program.py sends them
     given.py           what an environment gives its sessions, checked; prepare.py brings it into a worker;
                        packages.py fetches packages; place.py is the worker's end; transfer.py moves files
     wire.py            frames; codec.py, scalars.py, arrays.py, records.py: values in them

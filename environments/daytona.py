@@ -1,7 +1,8 @@
 """Sandboxes at Daytona (https://www.daytona.io/docs), by Daytona's own SDK: ``pip install 'rlm-dspy[daytona]'``.
 
-The stream is a command of a shell session: the SDK sends text to its stdin and follows its log. Daytona keeps that log
-on the sandbox's own disk, so all that code prints or submits is there a second time, in text form.
+The stream is a command of a shell session: the SDK sends text to its stdin and follows its log. Daytona's daemon
+copies what is printed, line by line, through a shell into that log on the sandbox's own disk: large values come out
+slower than they go in, and take room there.
 """
 
 from __future__ import annotations

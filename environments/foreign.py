@@ -120,7 +120,7 @@ class ForeignSession:
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(closing)), timeout=30)
         except TimeoutError:
             # Its thread is stuck in a cell that never ends: ended from here, whatever it says about threads.
-            await _Owner.once(_quietly, interpreter.shutdown)
+            await _Owner.once(_quietly, _end, interpreter)
 
     async def set(self, values: Mapping[str, Any]) -> None:
         """Assign variables; they cross with the next cell, in a form that JSON has."""
@@ -201,7 +201,7 @@ class ForeignSession:
         interpreter, self.interpreter = self.interpreter, None
         owner, self._owner = self._owner, _Owner()
         owner.stop()
-        await asyncio.shield(_Owner.once(_quietly, interpreter.shutdown))
+        await asyncio.shield(_Owner.once(_quietly, _end, interpreter))
         lost = tuple(sorted(self._names))
         self._names.clear()
         self._pending.clear()
@@ -360,9 +360,18 @@ def _reply_error(call: Any, kind: str, message: str) -> None:
     call.outcome.set_exception({"ValueError": ValueError, "TypeError": TypeError}.get(kind, RuntimeError)(message))
 
 
-def _quietly(function: Callable[[], Any]) -> None:
+def _end(interpreter: Any) -> None:
+    """End an interpreter that is in the middle of a cell."""
+    process = getattr(interpreter, "deno_process", None)
+    if process is not None:
+        # DSPy's own asks its process to end, and waits for that as long as the cell takes.
+        process.kill()
+    interpreter.shutdown()
+
+
+def _quietly(function: Callable[..., Any], *args: Any) -> None:
     try:
-        function()
+        function(*args)
     except Exception:
         # Ending an interpreter that is in an unknown state: there is nothing left to tell anyone.
         pass

@@ -104,6 +104,10 @@ class IPython(Environment):
             "display() work."
         ).strip()
 
+    def stamp(self) -> tuple[Any, ...]:
+        """See `Environment.stamp`."""
+        return self.within.stamp()
+
     def open(self) -> Transport:
         """Open the environment inside, or start the kernel."""
         if self.kernel is not None:

@@ -48,7 +48,7 @@ del parts, module, code
 sys.modules["_rlm_worker"].main(%r)
 """
 
-_PARTS = ("wire", "records", "scalars", "arrays", "codec", "cells", "place", "worker")
+_PARTS = ("wire", "records", "scalars", "arrays", "codec", "cells", "capture", "place", "worker")
 
 
 def _sources(text: bool) -> list[tuple[str, str]]:

@@ -140,7 +140,7 @@ class HostFunctions:
         call.__doc__ = getattr(function, "__doc__", None)
         if getattr(self._run.session, "needs_signatures", False):
             if self._signatures is None:
-                self._signatures = dict(map(_signature, self.infos()))
+                self._signatures = dict(known for info in self.infos() if (known := _signature(info)))
             call.__signature__ = self._signatures.get(name)  # type: ignore[attr-defined]
         return call
 
@@ -223,9 +223,16 @@ def repr_short(value: Any) -> str:
     return one_line(repr(value) if repr_fits(value, 1_000) else short_repr(value), 60)
 
 
-def _signature(info: FunctionInfo) -> tuple[str, inspect.Signature]:
-    """The name and the parameters of a function from its call as the contract has it; their types are left out."""
-    definition = ast.parse(f"def {info.call}: ...").body[0]
+def _signature(info: FunctionInfo) -> tuple[str, inspect.Signature] | None:
+    """The name and the parameters of a function from its call as the contract has it; their types are left out.
+
+    None where that is no Python, as with types that only people can read.
+    """
+    try:
+        # What it gives is told in words where there is more than one output.
+        definition = ast.parse(f"def {info.call.rpartition(') -> ')[0] or info.call.removesuffix(')')}): ...").body[0]
+    except (SyntaxError, ValueError):
+        return None
     assert isinstance(definition, ast.FunctionDef)
     given, kind = definition.args, inspect.Parameter
     places = [*given.posonlyargs, *given.args]

@@ -344,6 +344,22 @@ def test_unknown_names_are_refused(options: tuple[str, ...], known: str) -> None
     assert done.returncode == 2 and re.search(rf"known: .*{known}", done.stderr)
 
 
+def test_a_small_tree_is_measured_and_shown_with_its_bounds() -> None:
+    out = python(
+        "import json\n"
+        "from benchmarks import table, tree\n"
+        "found = tree.measured(2, 2)\n"
+        "print(json.dumps(found))\n"
+        "for row in table.rows({('ours', table.TREE): found}): print('|', ' | '.join(row), '|')\n"
+    )
+    found = json.loads(out.splitlines()[0])
+    assert found["runs"] == 7 and found["most_sandboxes"] == 7 and found["processes"] >= found["sandboxes"] >= 3
+    assert 1 <= found["in_flight"] <= found["width"] == 32 and found["workers_growth"] > 0
+    rows = cells(out)
+    assert rows["- sandboxes at once"][4:] == ["≤ 7", f"yes ({found['sandboxes'] / 7:.2f} ×)"]
+    assert "a tree of 7 runs, each of 50 ms" in rows and rows["- LM calls at once"][4] == "≤ 32"
+
+
 @pytest.mark.heavy
 def test_every_engine_of_this_environment_does_small_works() -> None:
     done = bench("--engines", "bare,ours", "--repeats", "1", "--only", "start,prefix,help")

@@ -142,3 +142,16 @@ def test_our_interpreter_works_in_dspys_rlm(sandbox: Environment) -> None:
     assert prediction.answer == "2"
     assert prediction.trajectory[0]["output"].strip() == "2 ['k0', 'k1']"
     assert prediction.trajectory[1]["output"].strip() == "changed sub"
+
+
+def test_sub_calls_of_several_outputs_work_in_a_foreign_interpreter() -> None:
+    sub = ScriptedLM(lambda call: "[[ ## label ## ]]\ngood\n\n[[ ## why ## ]]\nso\n\n[[ ## completed ## ]]")
+    rlm = RLM(
+        "-> answer",
+        interpreter=dspy.LocalInterpreter,
+        sub_lm=sub,
+        sub_calls={"judge": "text, more: str -> label, why"},
+        guidance=False,
+    )
+    with dspy.context(lm=ScriptedLM([code("r = judge('x', more='y')\nSUBMIT(r['label'] + r['why'])")])):
+        assert rlm().answer == "goodso"

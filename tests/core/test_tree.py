@@ -8,8 +8,6 @@ from typing import Any
 
 import dspy
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from rlm_dspy import RLM, ConfigurationError, LimitReached, environments
 from rlm_dspy.environments.base import Environment
@@ -496,74 +494,6 @@ def test_a_cancelled_run_leaves_no_child(sandbox: Environment) -> None:
     started = [event for event in events if isinstance(event, ChildStarted)]
     ended = [event for event in events if isinstance(event, ChildEnded)]
     assert len(started) == len(ended) == 2
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_any_tree_keeps_its_limits_and_ends_with_an_answer(data: st.DataObject) -> None:
-    """Random programs of sub-calls, batches, children, failures and limits."""
-    from rlm_dspy import environments
-
-    pieces = st.sampled_from(
-        [
-            "print(llm_query('q {n}'))",
-            "print(llm_query_batched(['q {n} ' + str(i) for i in range(4)]))",
-            "print(llm_query('fail {n}'))",
-            "print(rlm_query('do {n}', text='t'))",
-            "print(rlm_query_batched(['x {n}', 'y {n}', 'x {n}']))",
-            "print(predict('text -> n: int', text='{n}'))",
-            "1 / 0",
-            "print('seen')",
-            "SUBMIT('ok')",
-        ]
-    )
-    programs = data.draw(st.lists(st.lists(pieces, min_size=1, max_size=3), min_size=2, max_size=6))
-    calls = data.draw(st.integers(0, 25))
-    tokens = data.draw(st.none() | st.integers(3_000, 60_000))
-    width, children = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
-    lock, counted = threading.Lock(), [0]
-
-    def root(call: Call) -> str:
-        if "no code" in call.prompt or "[[ ##" in call.prompt:
-            return "best"
-        with lock:
-            counted[0] += 1
-            number = counted[0]
-        lines = programs[number % len(programs)]
-        return code("\n".join(line.replace("{n}", str(number)) for line in lines))
-
-    def sub(call: Call) -> str:
-        if "fail" in call.prompt:
-            raise dspy.lm15.InvalidRequestError("no")
-        return "3"
-
-    lm, sub_lm = ScriptedLM(root), ScriptedLM(sub)
-    rlm = RLM(
-        "context -> answer: str",
-        interpreter=environments.get("inprocess"),
-        sub_lm=sub_lm,
-        max_depth=3,
-        max_iters=4,
-        max_llm_calls=calls,
-        max_tokens=tokens,
-        max_concurrency=width,
-        max_children=children,
-        guidance=False,
-    )
-    with dspy.context(lm=lm):
-        prediction = rlm(context="text")
-    usage = prediction.usage
-    assert prediction.outcome in ("submitted", "extracted", "failed")
-    assert prediction.answer or prediction.outcome.limit == "max_tokens" or prediction.outcome.error
-    assert usage["calls"] <= calls and usage["peak_width"] <= width
-    for table in (usage["by_role"].values(), usage["by_depth"].values(), usage["table"]):
-        assert sum(row["lm_calls"] for row in table) == usage["lm_calls"]
-        assert sum(row["input_tokens"] for row in table) == usage["input_tokens"]
-    if tokens is not None:
-        # One call in each place of the gate, and the last word of each run that was open.
-        assert usage["input_tokens"] + usage["output_tokens"] <= tokens + 12_000
-    events = prediction.trajectory.events
-    assert sum(e.kind == "child_started" for e in events) == sum(e.kind == "child_ended" for e in events)
 
 
 @pytest.mark.parametrize(

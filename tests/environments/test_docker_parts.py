@@ -234,6 +234,18 @@ def test_options_that_make_no_sense_are_explained(sdk: None, options: dict[str, 
     assert words in str(caught.value)
 
 
+def test_a_changed_dockerfile_makes_warm_containers_stale(sdk: None, tmp_path: Path) -> None:
+    path = tmp_path / "Dockerfile"
+    path.write_text("FROM one\n")
+    place = environments.docker(dockerfile=path)
+    within = environments.ipython(within=place)
+    before = place.stamp(), within.stamp()
+    assert before == (place.stamp(), within.stamp())
+    path.write_text("FROM another\n")
+    (tmp_path / "more").write_text("in the context")
+    assert place.stamp() != before[0] and within.stamp() != before[1]
+
+
 @pytest.mark.parametrize("address", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1"])
 def test_without_an_engine_the_error_says_what_to_do(sdk: None, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("DOCKER_HOST", address)
@@ -267,13 +279,14 @@ def test_a_user_who_may_not_talk_to_the_engine_is_told_how(sdk: None) -> None:
     code = f"""
 import os
 from rlm_dspy import environments
-from rlm_dspy.environments import docker_engine
-docker_engine.sdk()
+def error_of(address):
+    try:
+        environments.docker(base_url=address).open()
+    except Exception as error:
+        return type(error).__name__, str(error)
+error_of("unix:///nowhere/docker.sock")  # loads all that the other user could not read
 os.setgroups([]); os.setgid(54321); os.setuid(54321)
-try:
-    environments.docker(base_url="unix://{address}").open()
-except Exception as error:
-    print(type(error).__name__, error)
+print(*error_of("unix://{address}"))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     server.close()
