@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlm_dspy import environments, errors, events, models, providers, signatures, tasks, testing
+    from rlm_dspy.callbacks import Callbacks
     from rlm_dspy.completions import acompletion, completion
     from rlm_dspy.errors import (
         CallFailed,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from rlm_dspy.run import Run
     from rlm_dspy.sessions import RLMSession
     from rlm_dspy.signatures.guidance import Guidance
+    from rlm_dspy.status import listeners
     from rlm_dspy.trajectory import ChildRun, Outcome, Trajectory, Turn
 
 __version__ = "0.1.0"
@@ -59,6 +61,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "RLM": "rlm_dspy.rlm",
     "Run": "rlm_dspy.run",
+    "Callbacks": "rlm_dspy.callbacks",
+    "listeners": "rlm_dspy.status",
     "Limits": "rlm_dspy.limits",
     "Event": "rlm_dspy.events",
     "Difference": "rlm_dspy.replaying",
@@ -98,6 +102,7 @@ __all__ = [
     "RLM",
     "CallFailed",
     "CallRefused",
+    "Callbacks",
     "ChildRun",
     "ConfigurationError",
     "Difference",
@@ -129,6 +134,7 @@ __all__ = [
     "errors",
     "events",
     "journal",
+    "listeners",
     "local_lm",
     "models",
     "providers",

@@ -163,11 +163,11 @@ async def gathered(works: Iterable[Awaitable[T]]) -> list[T]:
     try:
         return [_raised(outcome) for outcome in await asyncio.gather(*tasks)]
     except BaseException:
-        await _ended(tasks)
+        await ended(tasks)
         raise
 
 
-async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+async def ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Cancel ``tasks`` and wait until all have ended; whoever cancels the waiting cancels them once more."""
     again = False
     while left := [task for task in tasks if not task.done()]:

@@ -3,6 +3,7 @@
 | what | why there is no public way (DSPy 3.4.1) |
 |---|---|
 | `ways_to_call` | whether an LM can be awaited shows only when awaiting it fails |
+| `can_stream` | an engine of a user's own may have no ``stream``, which shows only when it is called |
 | `replays_reasoning` | how an engine sends earlier reasoning text back is decided in its private routing |
 | `has_provider` | whether an LM calls a provider or an engine of its user's own is in a private setting |
 | `model_facts` | the published prices and context windows that DSPy ships are read by an unlisted module |
@@ -40,6 +41,12 @@ def ways_to_call(lm: Any) -> frozenset[str]:
     if not own_sync and not isinstance(engine, str) and getattr(lm, "_async_engine_spec", None) is None:
         return frozenset({"sync"})
     return frozenset({"sync", "async"})
+
+
+def can_stream(lm: Any) -> bool:
+    """False for an LM on an engine of a user's own that has no ``stream``: under a stream, DSPy would call that."""
+    engine = getattr(lm, "_async_engine_spec", None) or getattr(lm, "_engine_spec", None)
+    return engine is None or isinstance(engine, str) or callable(getattr(engine, "stream", None))
 
 
 def replays_reasoning(lm: Any) -> bool:

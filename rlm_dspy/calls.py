@@ -17,6 +17,7 @@ from dspy.utils.exceptions import is_retryable_lm_error
 from rlm_dspy import _compat
 from rlm_dspy import events as ev
 from rlm_dspy._aio import threads
+from rlm_dspy.deltas import writing
 from rlm_dspy.ledger import Spender, spending
 from rlm_dspy.redact import error_text
 from rlm_dspy.signatures.conversation import current
@@ -185,7 +186,8 @@ async def spend(
             pauses = RETRY_SECONDS if plain and dspy.settings.send_stream is None else ()
             for pause in (*pauses, None):
                 try:
-                    return await call(module, adapter, lm, **inputs)
+                    async with writing(run, role, module, chosen):
+                        return await call(module, adapter, lm, **inputs)
                 except Exception as error:
                     if pause is None or not is_retryable_lm_error(error):
                         raise

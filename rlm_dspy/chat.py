@@ -353,7 +353,7 @@ class _Names:
 
 def _extract(given: Any, signature: type[dspy.Signature]) -> RolePredict:
     """``extract`` for this reply, with the instructions and the LM of the program's own."""
-    made = RolePredict(extract_signature(signature))
+    made = RolePredict(extract_signature(signature), role="extract")
     if isinstance(given, dspy.Predict):
         made.signature = made.signature.with_instructions(given.signature.instructions)
         made.lm = given.lm

@@ -11,6 +11,7 @@ from rlm_dspy import events as ev
 from rlm_dspy import inputs as inputs_
 from rlm_dspy import router, submit, watched
 from rlm_dspy._aio import threads
+from rlm_dspy.callbacks import calling
 from rlm_dspy.environments.base import Environment, Session
 from rlm_dspy.errors import LimitReached, PromptTooLongError, RunFailed
 from rlm_dspy.kept import Kept
@@ -25,6 +26,7 @@ from rlm_dspy.recording import Replayed
 from rlm_dspy.redact import error_text, hide
 from rlm_dspy.render import one_line
 from rlm_dspy.run import Run
+from rlm_dspy.status import reporting
 from rlm_dspy.streaming import Home, bridged
 from rlm_dspy.trajectory import Outcome, Trajectory
 from rlm_dspy.tree import lent
@@ -58,8 +60,8 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
             # Usage is reported by name alone; here the LM itself can be asked.
             run.ledger.prices.of(str(model), lm)
     meter = Meter(run.ledger, dspy.settings.usage_tracker, run)
-    async with bridged(home), lent():
-        with dspy.context(usage_tracker=meter), running(run), spending(None):
+    async with bridged(home), lent(), calling(run):
+        with reporting(run), dspy.context(usage_tracker=meter), running(run), spending(None):
             try:
                 return await _explaining(run, meter)
             except BaseException as error:

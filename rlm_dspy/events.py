@@ -15,7 +15,7 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -39,16 +39,19 @@ class Event:
         seq: Position in the log, from 0.
         at: Seconds since the run began.
         depth: 0 for the root, 1 for its children, and so on.
+        run: The id of its run, for whoever sees the events of several; not in `to_dict`, and not compared.
     """
 
     kind: ClassVar[str] = "event"
     seq: int = -1
     at: float = 0.0
     depth: int = 0
+    run: str = field(default="", repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """``kind`` and the fields, JSON-able; a copy, so that the event stays what it is."""
-        return {"kind": self.kind} | {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        told = [f.name for f in dataclasses.fields(self) if f.name != "run"]
+        return {"kind": self.kind} | {name: _plain(getattr(self, name)) for name in told}
 
 
 def _plain(value: Any) -> Any:
@@ -100,6 +103,24 @@ class TurnStarted(Event):
 
     kind: ClassVar[str] = "turn_started"
     turn: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextDelta(Event):
+    """A piece of what a root's LM is writing. It is in no event log: what was written is in `Acted`, or the outputs.
+
+    Only subscribers with a true attribute ``deltas`` see it, and only where the LM streams: not from a cache, nor where
+    it can only be called synchronously. ``role`` is who writes: "act", "extract" or "direct". ``request`` counts the
+    requests of a run, from 1: what another one writes takes the place of what an earlier one of the same turn wrote.
+    ``reasoning`` is True for what a provider sends as reasoning, in a field of its own.
+    """
+
+    kind: ClassVar[str] = "text_delta"
+    turn: int
+    role: str
+    request: int
+    text: str
+    reasoning: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,12 +417,35 @@ class EventLog:
             if event.seq >= 0:
                 event = copy.copy(event)
             # It is in nobody else's hands yet; a copy of a frozen object for each event would be most of the cost.
-            fields = vars(event)
-            fields["seq"], fields["at"], fields["depth"] = len(self._events), round(self.elapsed, 6), self._run.depth
+            self._stamp(event, len(self._events))
             self._events.append(event)
-            for subscriber in self._subscribers:
-                try:
-                    subscriber(event, self._run)
-                except Exception:
-                    logger.exception("an event subscriber failed on %s", event.kind)
+            self._tell(event, self._subscribers)
         return event
+
+    def pass_on(self, event: Event) -> None:
+        """Hand a new ``event`` that is not kept to the subscribers that asked for such, with -1 for a number."""
+        with self._lock:
+            self._stamp(event, -1)
+            self._tell(event, [some for some in self._subscribers if getattr(some, "deltas", False)])
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether any subscriber asked for what is not kept, by an attribute ``deltas``."""
+        return any(getattr(some, "deltas", False) for some in self._subscribers)
+
+    @property
+    def subscribers(self) -> tuple[Subscriber, ...]:
+        """Who sees the events."""
+        return self._subscribers
+
+    def _stamp(self, event: Event, seq: int) -> None:
+        fields = vars(event)
+        fields["seq"], fields["at"], fields["depth"] = seq, round(self.elapsed, 6), self._run.depth
+        fields["run"] = self._run.id
+
+    def _tell(self, event: Event, subscribers: Iterable[Subscriber]) -> None:
+        for subscriber in subscribers:
+            try:
+                subscriber(event, self._run)
+            except Exception:
+                logger.exception("an event subscriber failed on %s", event.kind)

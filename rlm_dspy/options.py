@@ -11,6 +11,7 @@ from typing import Any, ParamSpec
 import dspy
 
 from rlm_dspy import environments, named_types
+from rlm_dspy.callbacks import callbacks_of
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.prices import Prices
@@ -164,7 +165,11 @@ def prices_of(given: Any) -> dict[str, Any]:
     return dict(given or {})
 
 
-PREPARED: dict[str, Callable[[Any], Any]] = {"guidance": guidance_of, "prices": prices_of}
+PREPARED: dict[str, Callable[[Any], Any]] = {
+    "guidance": guidance_of,
+    "prices": prices_of,
+    "callbacks": callbacks_of,
+}
 """Options whose values are checked and put into form, and how."""
 
 

@@ -9,6 +9,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 import dspy
+from dspy.utils.callback import BaseCallback
 
 from rlm_dspy import engine, environments, router, tools
 from rlm_dspy import inputs as inputs_
@@ -37,6 +38,7 @@ from rlm_dspy.window import check_options
 if TYPE_CHECKING:
     from rlm_dspy.as_lm import RecursiveLM
     from rlm_dspy.sessions import RLMSession
+    from rlm_dspy.stream import RunStream
 
 STATE_SCHEMA = 1
 _STATE_KEY = "rlm_dspy"
@@ -103,6 +105,7 @@ class RLM(PicklableSignature):
         context_window: int | None = None,
         direct_below: int | None = None,
         guidance: Guidance | bool | Mapping[str, bool] = True,
+        callbacks: list[BaseCallback] | None = None,
     ) -> None:
         """
         Args:
@@ -150,12 +153,13 @@ class RLM(PicklableSignature):
                 gives an answer (`rlm_dspy.router`). None for no such call. A program with tools makes none.
             guidance: The aids that let a small model play the root (`rlm_dspy.Guidance`): True for all, False for none,
                 or such as ``{"demonstration": False}`` for all but one.
+            callbacks: What is called in the course of runs (`rlm_dspy.Callbacks`), and DSPy's own callbacks.
 
         Raises:
             ConfigurationError: The signature cannot be read, names collide, or a limit is out of range.
             TypeError: An argument is of another type than it must have.
         """
-        super().__init__()
+        super().__init__(callbacks=_PREPARED["callbacks"](callbacks))
         self.signature = read_signature(signature)
         self.max_iters = max_iters
         self.max_llm_calls = max_llm_calls
@@ -183,18 +187,18 @@ class RLM(PicklableSignature):
         self._factory = _factory(interpreter, interpreter_factory)
         self._tools = _tools(tools)
         self._sub_tools = None if sub_tools is None else _tools(sub_tools)
-        self.act = RolePredict(Act)
+        self.act = RolePredict(Act, role="act")
         self.sub_calls: dict[str, dspy.Module] = {
-            name: some if isinstance(some, dspy.Module) else RolePredict(read_signature(some, f"sub_calls[{name!r}]"))
-            for name, some in _named(sub_calls)
+            n: some if isinstance(some, dspy.Module) else RolePredict(read_signature(some, f"sub_calls[{n!r}]"), role=n)
+            for n, some in _named(sub_calls)
         }
-        self.sub = RolePredict(read_signature(sub_signature or Sub, "sub_signature"))
-        self.extract = RolePredict(extract_signature(self.signature))
-        self.compact = RolePredict(Compact)
+        self.sub = RolePredict(read_signature(sub_signature or Sub, "sub_signature"), role="sub")
+        self.extract = RolePredict(extract_signature(self.signature), role="extract")
+        self.compact = RolePredict(Compact, role="compact")
         if child is not None and max_depth < 2:
             raise ConfigurationError("a child never runs with max_depth=1: give max_depth=2 or more with child=")
         self.child = child
-        self.extract_child = RolePredict(ChildExtract) if max_depth > 1 and child is None else None
+        self.extract_child = RolePredict(ChildExtract, role="extract") if max_depth > 1 and child is None else None
         self._check()
         router.equip(self)
 
@@ -241,7 +245,7 @@ class RLM(PicklableSignature):
         for name, value in options.items():
             setattr(view, name, value)
         if view.max_depth > 1 and view.child is None and view.extract_child is None:
-            view.extract_child = RolePredict(ChildExtract)
+            view.extract_child = RolePredict(ChildExtract, role="extract")
         view._check()
         router.equip(view)
         return view
@@ -297,7 +301,7 @@ class RLM(PicklableSignature):
         except (TypeError, ValueError) as error:
             raise unreadable(", ".join(names), " of a child's inputs", error) from error
         view._tools = dict(self._tools if self._sub_tools is None else self._sub_tools)
-        view.extract = self.extract_child or RolePredict(ChildExtract)
+        view.extract = self.extract_child or RolePredict(ChildExtract, role="extract")
         view.on_limit = "extract"
         view.verbose = False
         view.notes = ()
@@ -347,6 +351,13 @@ class RLM(PicklableSignature):
         """`__call__`, without ever blocking the event loop."""
         self._refuse_positional(args)
         return await super().acall(**kwargs)
+
+    def stream(self, *args: Any, **inputs: Any) -> RunStream:
+        """A call whose events come as they happen, the prediction last: see `rlm_dspy.stream.RunStream`."""
+        from rlm_dspy.stream import RunStream
+
+        self._refuse_positional(args)
+        return RunStream(self, inputs)
 
     def _refuse_positional(self, args: tuple[Any, ...]) -> None:
         if args:

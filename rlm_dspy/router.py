@@ -64,7 +64,7 @@ def equip(program: RLM) -> None:
     if program.direct_below is None:
         program.__dict__.pop("direct", None)
     elif "direct" not in vars(program):
-        program.direct = RolePredict(program.signature)
+        program.direct = RolePredict(program.signature, role="direct")
 
 
 async def direct(run: Run) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ stop. `rlm_dspy.loop` drives it. What it shares with the runs around it is said 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,7 @@ class Run:
         session: The interpreter session; set while the run is open.
         factory: What made the session, for sub-agents that need sessions of their own.
         turn: The number of the current turn, 0 before the first.
+        requests: Numbers of its root's requests, see `rlm_dspy.events.TextDelta`.
         output_chars: Characters of one turn's output that the root is shown: ``max_output_chars``, less where its
             LM's context window is small.
         extracted: ``extract`` was asked.
@@ -91,6 +93,7 @@ class Run:
         self.factory = factory
         self.conversation = self.within.conversation if self.within is not None else Conversation("")
         self.turn = 0
+        self.requests = itertools.count(1)
         self.output_chars: int = program.max_output_chars
         self.extracted = False
         self.session: Session

@@ -47,6 +47,10 @@ class Bridge:
         self._pumping: asyncio.Task[None] | None = None
 
     async def send(self, item: Any) -> None:
+        """`put`, as DSPy's streams have it."""
+        self.put(item)
+
+    def put(self, item: Any) -> None:
         """Queue ``item``; returns at once. A consumer that is gone gets nothing."""
         with self._lock:
             self._items.append(item)
@@ -158,7 +162,8 @@ async def bridged(home: Home | None) -> AsyncIterator[None]:
         return
     bridge = Bridge(stream, home.loop)
     try:
-        with dspy.context(send_stream=bridge):
+        # DSPy's LiteLLM engine asks for the usage of a streamed reply only where its own setting says so.
+        with dspy.context(send_stream=bridge, track_usage=True):
             yield
     except Exception:
         await bridge.flush(home)

@@ -170,7 +170,7 @@ class SubCalls:
         key, made = adhoc.keyed(signature, types, str(instructions))
 
         def kind() -> Kind:
-            module = RolePredict(made)
+            module = RolePredict(made, role="predict")
             return Kind("predict", "predict", module, Shape.of(module), key)
 
         found: Kind = self._run.tree.adhoc.get(key, kind)

@@ -66,10 +66,18 @@ class RolePredict(PicklableSignature, dspy.Predict):
 
     Its signature is a class of its own: ``InferRules`` sets ``signature.instructions``, which on a class that all RLMs
     of a process share would change every one of them, and on a copy the original.
+
+    Attributes:
+        role: What it is in an RLM: ``"act"``, ``"sub"``, ``"extract"``, ``"compact"``, ``"direct"``, ``"predict"`` for
+            what code made up, or the name of a typed sub-call. For callbacks and status messages, which are given the
+            module that is called.
     """
 
-    def __init__(self, signature: type[dspy.Signature], **config: Any) -> None:
+    role: str = ""
+
+    def __init__(self, signature: type[dspy.Signature], *, role: str = "", **config: Any) -> None:
         super().__init__(_own(signature), **config)
+        self.role = role
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "signature": _OwnSignature(self.signature)}

@@ -325,3 +325,13 @@ def test_streams_are_sent_to_the_setting_of_that_name() -> None:
     asyncio.run(main())
     assert dspy.settings.send_stream is None
     assert callable(seen[0].send) and seen[0].statistics().max_buffer_size >= 1
+
+
+def test_which_lms_can_stream() -> None:
+    class Streams(Engine):
+        def stream(self, request: Request) -> Any: ...
+
+    assert _compat.can_stream(dspy.LM("openai/m")) and _compat.can_stream(ScriptedLM([])) and _compat.can_stream(None)
+    assert _compat.can_stream(dspy.LM("own/m", engine=Streams()))
+    assert not _compat.can_stream(dspy.LM("own/m", engine=Engine()))
+    assert not _compat.can_stream(dspy.LM("own/m", engine=Streams(), async_engine=AsyncEngine()))

@@ -42,7 +42,7 @@ class Guidance(enum.Enum):
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("max_itters", r"'max_itters' \(did you mean max_iters\?\); the options are adhoc, child, "),
+        ("max_itters", r"'max_itters' \(did you mean max_iters\?\); the options are adhoc, callbacks, "),
         ("maxcost", "did you mean max_cost"),
         ("max_iterations", "it is max_iters"),
         ("depth", "it is max_depth"),

@@ -13,11 +13,17 @@ import anyio
 import dspy
 import pytest
 from dspy.streaming import StatusMessage, StatusMessageProvider, StreamListener, StreamResponse
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rlm_dspy import RLM, LimitReached
+from rlm_dspy import RLM, ConfigurationError, LimitReached, Run, listeners
+from rlm_dspy import events as ev
+from rlm_dspy.deltas import Fields
 from rlm_dspy.environments.base import Environment
+from rlm_dspy.signatures.dialect import find_code
+from rlm_dspy.status import RunStatus
 from rlm_dspy.streaming import Bridge, Home
-from rlm_dspy.testing import Call, ScriptedLM, code
+from rlm_dspy.testing import Call, Reply, ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -333,3 +339,156 @@ def test_streaming_costs_no_time_of_the_run(sandbox: Environment) -> None:
     whole = time.monotonic() - started
     assert len(items) > 60 and whole > 1.2
     assert ended[0] - started < whole * 0.75
+
+
+# ------------------------------------------------------------------------------------- runs: status messages, listeners
+
+
+def tree(call: Call) -> str:
+    """A root with a child and two sub-calls, one of which fails."""
+    if "PART" in call.own[0]["content"]:
+        return code("x = 1\nSUBMIT('from below')", "The child's plan.")
+    if call.turn == 0:
+        return code("print(rlm_query('PART'), llm_query_batched(['x', 'bad']), lookup('k'))", "Ask *them*\n\nfirst.")
+    return code("a = [1]\n\nSUBMIT('a')", "Now I know.")
+
+
+def sub(call: Call) -> Reply:
+    return Reply(error=RuntimeError("too busy")) if call.prompt == "bad" else Reply("fine")
+
+
+def watched(sandbox: Environment, root: Any = tree, is_async: bool = True, **how: Any) -> list[Any]:
+    rlm = RLM("query -> answer", tools=[lookup], interpreter_factory=sandbox, max_depth=2, sub_lm=ScriptedLM(sub))
+    fields = how.pop("fields", None)
+    if fields is not None:
+        how["stream_listeners"] = listeners(rlm, *fields)
+    program = dspy.streamify(rlm, is_async_program=is_async, **how)
+
+    async def main() -> list[Any]:
+        return await consume(program(query="q"))
+
+    with dspy.context(lm=ScriptedLM(root)):
+        return asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_run_tells_its_turns_sub_calls_and_children(sandbox: Environment, is_async: bool) -> None:
+    items = watched(sandbox, is_async=is_async)
+    assert items[-1].answer == "a" and sum(isinstance(item, dspy.Prediction) for item in items) == 1
+    told = [item for item in items if isinstance(item, RunStatus)]
+    texts = [item.message for item in told]
+    child = next(item.event.run_id[:4] for item in told if isinstance(item.event, ev.ChildStarted))
+    for text in (
+        "Turn 1 of 20: asking the model for code...",
+        "Turn 2: running 3 lines of code...",
+        f"Child {child} started by rlm_query...",
+        f"[child {child}, depth 1] Turn 1 of 20: asking the model for code...",
+        f"Child {child} submitted.",
+        "Sub-call 2, llm_query_batched: x",
+    ):
+        assert texts.count(text) == 1, texts
+    assert sum("failed: " in text and "too busy" in text for text in texts) == 1
+    # Tools are told of by DSPy.
+    assert not any("lookup" in text for text in texts)
+    assert sum(isinstance(item, StatusMessage) and "Calling tool lookup" in item.message for item in items) == 1
+
+
+def test_a_provider_may_say_it_in_its_own_words_or_not_at_all(sandbox: Environment) -> None:
+    class Own(StatusMessageProvider):
+        def run_status_message(self, event: ev.Event, run: Run) -> str | None:
+            return f"{run.program.signature.signature} {event.turn}" if isinstance(event, ev.TurnEnded) else None
+
+        def module_start_status_message(self, instance: Any, inputs: Any) -> str:
+            return f"asking {instance.role}" if getattr(instance, "role", "") else ""
+
+    items = watched(sandbox, status_message_provider=Own())
+    texts = [item.message for item in items if isinstance(item, StatusMessage)]
+    assert [item.message for item in items if isinstance(item, RunStatus)] == [
+        "prompt -> response 1",
+        "query -> answer 1",
+        "query -> answer 2",
+    ]
+    assert {"asking act", "asking sub"} <= set(texts)
+
+
+def test_listeners_hear_reasoning_and_code_of_each_turn_of_the_root(sandbox: Environment) -> None:
+    items = watched(sandbox, fields=("reasoning", "code"))
+    pieces = [item for item in items if isinstance(item, StreamResponse)]
+    for field in ("reasoning", "code"):
+        mine = [piece for piece in pieces if piece.signature_field_name == field]
+        assert {piece.predict_name for piece in mine} == {"act"}
+        turns, text = [], ""
+        for piece in mine:
+            text += piece.chunk
+            if piece.is_last_chunk:
+                turns.append(text)
+                text = ""
+        assert text == "" and turns == [turn[field] for turn in items[-1].trajectory]
+    # The child's plan is in none of it, and nothing comes as raw chunks.
+    assert all(isinstance(item, (StatusMessage, StreamResponse, dspy.Prediction)) for item in items)
+
+
+def test_dspy_finds_the_listeners_of_reasoning_and_code_by_itself(sandbox: Environment) -> None:
+    items = watched(sandbox, stream_listeners=[StreamListener("code", allow_reuse=True)])
+    assert "".join(i.chunk for i in items if isinstance(i, StreamResponse)) == "".join(
+        turn["code"] for turn in items[-1].trajectory
+    )
+
+
+@pytest.mark.parametrize("ends", ["direct", "extracted", "submitted"])
+def test_a_listener_on_the_answer_hears_whoever_writes_it(sandbox: Environment, ends: str) -> None:
+    answer = "the best answer that there is"
+    said = f"[[ ## answer ## ]]\n{answer}\n\n[[ ## completed ## ]]"
+    replies = {
+        "direct": [said],
+        "extracted": ["no direct answer", code("print(1)"), said],
+        "submitted": ["no direct answer", code(f"SUBMIT({answer!r})")],
+    }
+    rlm = RLM("query -> answer", interpreter_factory=sandbox, max_iters=1, direct_below=1_000)
+    with pytest.raises(ValueError, match="not unique"):
+        dspy.streamify(rlm, stream_listeners=[StreamListener("answer")])
+    program = dspy.streamify(rlm, stream_listeners=listeners(rlm, "answer"), is_async_program=True)
+
+    async def main() -> list[Any]:
+        return await consume(program(query="q"))
+
+    with dspy.context(lm=ScriptedLM(replies[ends])):
+        items = asyncio.run(main())
+    assert items[-1].answer == answer and items[-1].outcome == ends
+    pieces = [item for item in items if isinstance(item, StreamResponse)]
+    assert "".join(piece.chunk for piece in pieces) == ("" if ends == "submitted" else answer)
+    assert {piece.predict_name for piece in pieces} <= {"extract", "direct"}
+
+
+def test_a_listener_on_a_field_that_is_not_there_is_refused() -> None:
+    rlm = RLM("query -> answer")
+    assert {listener.signature_field_name for listener in listeners(rlm)} == {"reasoning", "code", "answer"}
+    with pytest.raises(ConfigurationError, match="no field 'anwser': there are reasoning, code, answer"):
+        listeners(rlm, "anwser")
+
+
+REPLIES = [
+    code("x = [1]\n[y for y in x]", "A `plan`.\n\nOf two parts."),
+    "Plan.\n\n```python\ntext = '''\n```js\n'''\n```\nand then\n```python\nprint(text)\n```\n",
+    "[[ ## reasoning ## ]]\nA plan.\n\n[[ ## code ## ]]\nprint(1)\nx[[0]]\n\n[[ ## completed ## ]]",
+    "~~~py\nprint(1)\n~~~",
+    "Only words, with ``` in them.",
+    "```js\nalert(1)\n```\n```python\nx\n```",
+]
+
+
+@given(st.sampled_from(REPLIES), st.lists(st.integers(1, 12), min_size=1, max_size=30))
+def test_fields_are_told_apart_however_a_reply_is_cut(reply: str, cuts: list[int]) -> None:
+    """The code is that which will run, and no piece is held back for longer than its line."""
+    fields, found, at = Fields(), {"reasoning": "", "code": ""}, 0
+    sizes = iter(cuts * len(reply))
+    while at < len(reply):
+        size = next(sizes)
+        for name, piece in fields.push(reply[at : at + size]):
+            found[name] += piece
+        at += size
+    for name, piece in fields.end():
+        found[name] += piece
+    assert found["code"].strip("\n") == find_code(reply).code
+    if not found["code"]:
+        assert found["reasoning"] == reply
