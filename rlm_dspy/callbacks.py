@@ -126,10 +126,10 @@ class Dispatch:
         if name is None or (isinstance(event, (ev.CallStarted, ev.CallEnded)) and event.name in run.tools):
             return
         for callback in self.callbacks:
-            if (handler := getattr(callback, name, None)) is None:
+            if not _has(callback, name):
                 continue
             try:
-                result = handler(event, run)
+                result = getattr(callback, name)(event, run)
             except Exception as error:
                 self._report(callback, name, error)
                 continue
@@ -197,4 +197,9 @@ async def calling(run: Run) -> AsyncIterator[None]:
 
 
 def _interested(callbacks: Iterable[Any]) -> list[Any]:
-    return [one for one in callbacks if any(getattr(one, name, None) is not None for name in MOMENTS.values())]
+    return [one for one in callbacks if any(_has(one, name) for name in MOMENTS.values())]
+
+
+def _has(callback: Any, name: str) -> bool:
+    # Not by asking it: one for all of DSPy's moments may answer to any name.
+    return hasattr(type(callback), name) or name in getattr(callback, "__dict__", ())

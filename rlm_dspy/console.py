@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, TextIO
 
 from rlm_dspy import events as ev
 from rlm_dspy import screen as screens
+from rlm_dspy.live_area import Row, spent, telling
 from rlm_dspy.render import brief, one_line, shorten
-from rlm_dspy.screen import Row, Screen
+from rlm_dspy.screen import Screen
 
 if TYPE_CHECKING:
     from rlm_dspy.run import Run
@@ -19,13 +20,17 @@ _LINES = 24
 _CHARS = 3_000
 _FAILURES_SHOWN = 3
 _PROGRESS_SECONDS = 10.0
+_TOLD = 4
+"""Children that run at once and are told of in full on a terminal; of more, only how they end."""
 
 
 class ConsoleSubscriber:
     """An `rlm_dspy.events.Subscriber` for a person: turns, plans, code, output, sub-calls, and how it ended.
 
-    On a terminal there is a live area below the lines for what is in flight; on any other stream there are plain
-    lines only, without escape sequences. One subscriber may see any number of runs, also at the same time.
+    On a terminal there is a live area below the lines, with the tree of runs as it is now: turns, the code that is being
+    run, calls in flight, children, and what is spent of the limits; it has a bounded height, and of more than four
+    children at once the lines above only say how they end. On any other stream there are plain lines only, without
+    escape sequences. One subscriber may see any number of runs, also at the same time.
 
     Args:
         stream: Where to write; ``sys.stderr`` as it is when a run begins, if None.
@@ -65,7 +70,8 @@ class ConsoleSubscriber:
                 if stream is None or isinstance(event, ev.RunEnded):
                     return
                 screen = screens.acquire(stream, live=self._live, color=self._color)
-                view = self._views[run.id] = _View(screen, run, self._outputs, self._errors)
+                above = self._views.get(run.parent.id) if run.parent is not None else None
+                view = self._views[run.id] = _View(screen, run, self._outputs, self._errors, above)
         view.show(event)
         if isinstance(event, ev.RunEnded):
             with self._lock:
@@ -97,18 +103,31 @@ def verbose_printer() -> ev.Subscriber:
 class _View:
     """One run on a screen."""
 
-    def __init__(self, screen: Screen, run: Run, outputs: bool, errors: bool) -> None:
+    def __init__(self, screen: Screen, run: Run, outputs: bool, errors: bool, above: _View | None) -> None:
         self.screen = screen
+        self._children = 0
+        self._above = above
+        if above is not None:
+            above._children += 1
+        # Told of in short: its parent has many children at once, or is told of in short itself.
+        self._short = screen.live and above is not None and (above._short or above._children > _TOLD)
         self._outputs = outputs
         self._errors = errors
         self._id = run.id[:4]
         self._name = f"[{self._id}] "
-        self._row = Row()
+        self._row = Row(parent=above._row if above is not None else None)
+        if above is None:
+            self._row.spent = lambda: spent(run)
+        else:
+            asked = run.inputs.get("prompt")
+            self._row.about = one_line(asked, 60) if isinstance(asked, str) else ""
         self._turns: int | None = None
         self._turn = 0
         self._activity = "starting"
         self._margin = ""
-        self._in_flight = self._done = self._failed = 0
+        self._flying: dict[int, str] = {}
+        self._done = self._failed = 0
+        self._code = ""
         self._reported = time.monotonic()
         self._update()
         screen.add(self._row)
@@ -123,6 +142,8 @@ class _View:
 
     def close(self) -> None:
         """Take the row away; the screen goes with its last run."""
+        if self._above is not None:
+            self._above._children -= 1
         self.screen.remove(self._row)
         screens.release(self.screen)
 
@@ -131,7 +152,7 @@ class _View:
             case ev.RunStarted():
                 self._turns = event.limits.get("max_iters")
                 self._activity = "starting the sandbox"
-                self._line(f"rlm {self._id}: {one_line(event.signature, 200)}", "bold")
+                self._line(f"rlm {self._id}: {self._row.about or one_line(event.signature, 200)}", "bold")
                 for name, summary in event.variables.items():
                     self._line(f"{name}: {one_line(summary, 160)}", "dim", 2)
             case ev.SessionOpened():
@@ -143,9 +164,10 @@ class _View:
                 self._line(f"{self._turn_label()} ({event.at:.1f} s)", "bold cyan")
             case ev.Acted():
                 self._activity = "running code"
+                self._code = event.code
                 self._acted(event)
             case ev.CallStarted():
-                self._in_flight += 1
+                self._flying[event.call] = f"{event.name}: {event.preview}"
             case ev.CallEnded():
                 self._call_ended(event)
             case ev.Executed():
@@ -182,10 +204,11 @@ class _View:
             self._line(f"plan: {one_line(event.reasoning, 200)}", "", 2)
         elif self.screen.shared:
             self._line("code:", "", 2)
-        self.screen.code(_clip(event.code), 4, self._prefix)
+        if not self._short:
+            self.screen.code(_clip(event.code), 4, self._prefix)
 
     def _call_ended(self, event: ev.CallEnded) -> None:
-        self._in_flight = max(0, self._in_flight - 1)
+        self._flying.pop(event.call, None)
         self._done += event.error is None
         self._failed += event.error is not None
         if event.error is not None and self._failed <= _FAILURES_SHOWN:
@@ -197,7 +220,7 @@ class _View:
             self._line(f"calls: {self._calls()} ({event.at:.0f} s)", "dim", 2)
 
     def _executed(self, event: ev.Executed) -> None:
-        calls = f", calls: {self._calls()}" if self._done or self._failed or self._in_flight else ""
+        calls = f", calls: {self._calls()}" if self._done or self._failed or self._flying else ""
         output, error = event.output, (event.error or "").strip()
         if event.submitted:
             # The outputs are shown, or printed, when the run ends.
@@ -221,7 +244,8 @@ class _View:
         at = f" ({event.limit})" if event.limit else ""
         styles = {"submitted": "bold green", "direct": "bold green", "extracted": "bold yellow"}
         style = styles.get(event.outcome, "bold red")
-        self._line(f"{event.outcome}{at} in {event.seconds:.1f} s: {', '.join(counts)}", style)
+        about = f" ({self._row.about})" if self._short and self._row.about else ""
+        self._line(f"{event.outcome}{at} in {event.seconds:.1f} s: {', '.join(counts)}{about}", style, always=True)
         if event.error and self._errors:
             cancelled = event.error in ("CancelledError", "KeyboardInterrupt")
             self._line("cancelled" if cancelled else f"error: {_clip(event.error)}", "red", 2)
@@ -238,21 +262,33 @@ class _View:
         return f"turn {self._turn}/{self._turns}" if self._turns else f"turn {self._turn}"
 
     def _calls(self) -> str:
-        parts = [(self._in_flight, "in flight"), (self._done, "done"), (self._failed, "failed")]
+        parts = [(len(self._flying), "in flight"), (self._done, "done"), (self._failed, "failed")]
         return ", ".join(f"{count:,} {what}" for count, what in parts if count)
 
     def _update(self) -> None:
-        name = f"{'  ' * (len(self._margin) // 2)}{self._name if self.screen.shared else ''}"
-        self._row.label = f"{name}{self._turn_label()}" if self._turn else name.rstrip()
-        calls = self._calls() if self._activity == "running code" else ""
-        self._row.doing = f"{self._activity}: {calls}" if calls else self._activity
+        name = self._name if self.screen.shared else ""
+        self._row.label = f"{name}{self._turn_label()}" if self._turn else ""
+        running = self._activity == "running code"
+        if self._above is None:
+            calls = self._calls() if running else ""
+            self._row.code = self._code if running else ""
+            # Children have rows of their own.
+            flying = [text for text in self._flying.values() if not text.startswith("rlm_query")] if running else []
+            more = f" (and {len(flying) - 1:,} more)" if len(flying) > 1 else ""
+            self._row.calls = (f"{one_line(flying[0], 90)}{more}",) if flying else ()
+        else:
+            calls = telling(self._code) if running else ""
+        doing = f"{self._activity}: {calls}" if calls else self._activity
+        self._row.doing = doing if self._turn else f"{name}{doing}"
 
     @property
     def _prefix(self) -> str:
         """Which run it is, where several are shown, and how deep in its tree."""
         return f"{self._name if self.screen.shared else ''}{self._margin}"
 
-    def _line(self, text: str, style: str = "", indent: int = 0) -> None:
+    def _line(self, text: str, style: str = "", indent: int = 0, *, always: bool = False) -> None:
+        if self._short and not always:
+            return
         prefix = self._prefix
         if prefix:
             text = "\n".join(f"{prefix}{' ' * indent}{line}" for line in text.split("\n"))

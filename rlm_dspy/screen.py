@@ -10,34 +10,13 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from rlm_dspy.live_area import ASCII_BRANCHES, ASCII_FRAMES, BRANCHES, FRAMES, Row, area
 from rlm_dspy.render import printable
 
-_ROWS = 8
-_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_ASCII_FRAMES = "|/-\\"
-
-
-@dataclass(eq=False)
-class Row:
-    """One line of the live area.
-
-    Attributes:
-        label: What it is about, such as ``"turn 2/20"``.
-        doing: What is going on now.
-        since: `time.monotonic` when the run began; the row shows the seconds since.
-    """
-
-    label: str = ""
-    doing: str = ""
-    since: float = field(default_factory=time.monotonic)
-
-    def text(self) -> str:
-        """The row without its spinner."""
-        parts = [part for part in (self.label, self.doing, f"{time.monotonic() - self.since:.0f} s") if part]
-        return printable(", ".join(parts)).replace("\n", " ")
+_HEIGHT = 14
+"""Lines of the live area at most."""
 
 
 class Screen:
@@ -143,7 +122,8 @@ class TerminalScreen(Screen):
             highlight=False,
         )
         self.live = live and not self._console.is_dumb_terminal
-        self._frames = _FRAMES if self.safe(_FRAMES) == _FRAMES else _ASCII_FRAMES
+        plain = self.safe(FRAMES + "".join(BRANCHES)) != FRAMES + "".join(BRANCHES)
+        self._frames, self._branches = (ASCII_FRAMES, ASCII_BRANCHES) if plain else (FRAMES, BRANCHES)
         self._live: Any = None
 
     def _line(self, text: str, style: str, indent: int) -> None:
@@ -194,12 +174,14 @@ class TerminalScreen(Screen):
         # Called by the refreshing thread under rich's lock: taking ours here could deadlock with a writer.
         from rich.text import Text
 
-        rows = self.rows
         frame = self._frames[int(time.monotonic() * 10) % len(self._frames)]
-        lines = [f"{frame} {row.text()}" for row in rows[:_ROWS]]
-        if len(rows) > _ROWS:
-            lines.append(f"  and {len(rows) - _ROWS} more runs")
-        return Text(self.safe("\n".join(lines)), style="cyan", overflow="ellipsis", no_wrap=True)
+        # One line of the terminal stays for what is above.
+        height = max(1, min(_HEIGHT, self._console.height - 1))
+        text = Text(overflow="ellipsis", no_wrap=True, end="")
+        for number, (line, style) in enumerate(area(self.rows, height, frame, self._branches)):
+            text.append("\n" if number else "")
+            text.append(self.safe(line), style=style)
+        return text
 
 
 _open: dict[int, Screen] = {}

@@ -9,14 +9,18 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import dspy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rlm_dspy
 from rlm_dspy import RLM
 from rlm_dspy.console import ConsoleSubscriber, verbose_printer
+from rlm_dspy.live_area import ASCII_BRANCHES, BRANCHES, Row, area, telling
 from rlm_dspy.testing import Call, Reply, ScriptedLM, code
 
 
@@ -283,3 +287,89 @@ def test_outputs_and_errors_may_be_left_to_others(shown: bool) -> None:
 def test_importing_the_console_does_not_import_rich() -> None:
     program = "import sys, rlm_dspy.console, rlm_dspy.screen; sys.exit('rich' in sys.modules or 'dspy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, env=dict(os.environ)).returncode == 0
+
+
+# -------------------------------------------------------------------------------------------------- the tree, live
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+@pytest.mark.parametrize("children", [2, 12])
+def test_the_live_area_is_the_tree_of_runs(
+    children: int, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., bool]
+) -> None:
+    """Turn, code, calls in flight, children and spend, in few lines; the lines above stay few with many children."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setenv("LINES", "40")
+    stream = io.StringIO()
+    reply = code("x = 1\nSUBMIT('c')", "A child's plan.")
+
+    def shown(*texts: str) -> bool:
+        return eventually(lambda: all(text in plain(stream.getvalue()) for text in texts), 60)
+
+    def root(call: Call) -> str:
+        if "Sum up part" in call.own[0]["content"]:
+            assert shown("├ [", "] turn 1/20, asking the model, ", "└ and 5 more runs: " if children == 12 else "└ [")
+            return reply
+        if call.turn == 0:
+            return code("asks = [f'clause {n}' for n in range(3)]\nprint(llm_query_batched(asks))", "Ask.")
+        if call.turn == 1:
+            asked = f"[dict(prompt=f'Sum up part {{n}}') for n in range({children})]"
+            return code(f"print(rlm_query_batched({asked}))", "Let others read.")
+        return code("SUBMIT('a')", "Done.")
+
+    def sub(call: Call) -> str:
+        assert shown(
+            "    asks = [f'clause {n}' for n in range(3)]\n",
+            "    llm_query_batched: clause 0 (and 2 more)\n",
+            "spent: 0 of 50 sub-calls, ",
+        )
+        return "fine"
+
+    limits: dict[str, Any] = {"max_tokens": 900_000, "max_cost": 5.0, "max_seconds": 300}
+    rlm = RLM("query -> answer: str", interpreter="inprocess", max_depth=2, prices={"scripted/lm": (1, 2)}, **limits)
+    rlm.sub_lm = ScriptedLM(sub)
+    with dspy.context(lm=ScriptedLM(root)), rlm_dspy.subscribe(ConsoleSubscriber(stream, live=True)):
+        assert rlm(query="ROOT").answer == "a"
+    text = plain(stream.getvalue())
+    assert re.search(r"spent: 3 of 50 sub-calls, [\d,]+ of 900,000 tokens, \$0\.0\d+ of \$5\.00, \d+ of 300 s", text)
+    assert "Sum up part 1" in text
+    # In full for the first ones, of the others how they ended and what they were asked.
+    assert text.count("plan: A child's plan.") == min(children, 4)
+    ends = [line for line in text.splitlines() if "| submitted in" in line]
+    assert len(ends) == children
+    assert sum("(Sum up part" in line for line in ends) == children - min(children, 4)
+
+
+@given(
+    st.lists(st.integers(0, 40), max_size=40),
+    st.integers(1, 20),
+    st.booleans(),
+    st.lists(st.text(max_size=30), max_size=12),
+    st.booleans(),
+)
+def test_the_live_area_keeps_its_height_and_counts_every_run(
+    parents: list[int], height: int, many: bool, lines: list[str], ascii_only: bool
+) -> None:
+    """Row n is a child of an earlier one, or a root where there may be many."""
+    root = Row(label="row 0.", code="\n".join(lines), calls=("a call",), spent=lambda: "1 of 2")
+    rows = [root]
+    for number, parent in enumerate(parents, 1):
+        above = parent % (len(rows) + many)
+        rows.append(Row(label=f"row {number}.", doing="busy", parent=rows[above] if above < len(rows) else None))
+    shown = [line for line, _ in area(rows, height, "|", ASCII_BRANCHES if ascii_only else BRANCHES)]
+    assert 1 <= len(shown) <= height
+    told = [row.label for row in rows if any(row.label in line for line in shown)]
+    assert "row 0." in told
+    if height > 3:
+        more = next((int(m[1]) for line in shown if (m := re.search(r"and (\d+) more runs", line))), 0)
+        assert len(told) + more == len(rows)
+        assert not any("\n" in line for line in shown)
+
+
+def test_the_telling_line_of_code_is_where_it_asks_others() -> None:
+    assert telling("a = 1\n# llm_query(x)\nb = llm_query(a)\nprint(b)") == "b = llm_query(a)"
+    assert telling("a = 1\nprint(a)\n\n") == "print(a)" and telling("") == ""

@@ -199,3 +199,44 @@ def test_the_answer_goes_to_a_pipe_while_progress_goes_to_the_terminal(
         assert out.read() == b"\x1b[1mraw\n"
     assert shown.wait() == 0
     assert "plan: p" in shown.text and "submitted in" in shown.text
+
+
+def test_children_at_work_are_a_tree_below_the_lines(
+    terminal: Any, script: Any, document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Children reply when the whole tree has been seen, and it is gone when they have."""
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("LINES", "30")
+    go = tmp_path / "go"
+    model = script(
+        f"GO = {str(go)!r}\n"
+        """
+import os, time
+def root(call):
+    if "Read part" in call.own[0]["content"]:
+        deadline = time.monotonic() + 60
+        while not os.path.exists(GO) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return code("SUBMIT('read')", "p")
+    if call.turn == 0:
+        return code("print(rlm_query_batched([{'prompt': f'Read part {n}'} for n in range(10)]))", "Divide it.")
+    return code("SUBMIT('done')", "Submit")
+"""
+    )
+    shown = terminal(
+        *ASK, document, "--model", model, "--interpreter", "subprocess", "--max-depth", "2", "--max-tokens", "99999"
+    )
+    for text in ("├ [", "] turn 1/20, asking the model, ", "└ and 3 more runs", "of 99,999 tokens"):
+        shown.expect(text)
+    go.touch()
+    assert shown.wait() == 0
+    assert shown.text.endswith("\ndone\n") and shown.text.count("| submitted in") == 10
+    assert shown.raw.rindex(b"\x1b[?25h") > shown.raw.rindex(b"\x1b[?25l"), "the cursor stays hidden"
+
+
+def test_without_a_terminal_there_is_no_tree(script: Any, document: str) -> None:
+    model = script("def root(call): return code(\"print(rlm_query('go'))\" if call.turn == 0 else 'SUBMIT(1)', 'p')")
+    argv = [sys.executable, *ASK, document, "--model", model, "--interpreter", "subprocess", "--max-depth", "2"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout == "1\n"
+    assert not any(mark in done.stderr for mark in ("\x1b", "├", "└", "spent:", "\r")), done.stderr
