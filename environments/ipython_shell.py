@@ -64,9 +64,7 @@ class Shell:
         else:
             make = InteractiveShell.instance if sole else InteractiveShell
             # A profile's folder of its own: nothing is read from or written to the user's.
-            self.ipython = make(
-                config=config, ipython_dir=self._folder, user_module=module, user_ns=module.__dict__
-            )
+            self.ipython = make(config=config, ipython_dir=self._folder, user_module=module, user_ns=module.__dict__)
         sys.displayhook, sys.excepthook = hooks
         atexit.unregister(self.ipython.atexit_operations)
         self.ipython.system = self._system

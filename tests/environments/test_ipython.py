@@ -130,7 +130,7 @@ def test_figures_of_matplotlib_are_pictures() -> None:
 def test_there_are_no_windows(where: str) -> None:
     session = environments.ipython(**SHELLS[where])()
     assert run_sync(session.run("%gui inline")).error is None
-    error = run_sync(session.run("%gui qt")).error
+    error = run_sync(session.run("get_ipython().enable_gui('qt')")).error
     assert error is not None and "%matplotlib inline keeps figures" in error.message
     run_sync(session.close())
 
