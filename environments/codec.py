@@ -204,8 +204,8 @@ def _class(encoder: Encoder, value: Any, depth: int) -> Any:
     if callable(getattr(value, "model_json_schema", None)):
         return encoder.tree(value.model_json_schema(), depth)
     raise TypeError(
-        "the class %s, a value of type 'type', cannot cross between sandbox and host; convert it first, for example "
-        "into its JSON Schema with pydantic.TypeAdapter(%s).json_schema()" % (value.__qualname__, value.__qualname__)
+        "the class %s cannot cross between sandbox and host (it is a value of type %r); convert it first, for example "
+        "into its JSON Schema with pydantic.TypeAdapter(%s).json_schema()" % (value.__qualname__, "type", value.__qualname__)
     )
 
 
