@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import atexit
 import base64
+import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -62,19 +64,21 @@ class Shell:
         else:
             make = InteractiveShell.instance if sole else InteractiveShell
             # A profile's folder of its own: nothing is read from or written to the user's.
-            self.ipython = make(
-                config=config, ipython_dir=self._folder, user_module=module, user_ns=module.__dict__
-            )
+            self.ipython = make(config=config, ipython_dir=self._folder, user_module=module, user_ns=module.__dict__)
         sys.displayhook, sys.excepthook = hooks
         atexit.unregister(self.ipython.atexit_operations)
         self.ipython.system = self._system
         self.ipython.ask_exit = self._exit
+        # The bare shell's own refuses, and with it %matplotlib: there is no window system to run beside the cells.
+        self.ipython.enable_gui = self._gui
         self.ipython.set_hook("show_in_pager", self._page, 0)
         self.publisher: Any = publisher(self.publish, self.ipython)
         self.ipython.display_pub = self.publisher
         namespace = module.__dict__
         if sole:
             from IPython.display import display
+
+            show_figures()
         else:
             # IPython's own asks for the one shell of the process.
             display = self._display
@@ -180,6 +184,16 @@ class Shell:
 
     def _exit(self) -> None:
         raise SystemExit
+
+    def _gui(self, gui: Any = None) -> None:
+        if gui not in (None, "inline"):
+            raise ValueError("there are no windows here: %matplotlib inline keeps figures as pictures")
+
+
+def show_figures() -> None:
+    """Have Matplotlib, once it is imported, hand its figures to the process's shell, as in a Jupyter notebook."""
+    if os.environ.get("MPLBACKEND", "agg").lower() == "agg" and importlib.util.find_spec("matplotlib_inline"):
+        os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 
 
 def publisher(take: Callable[[dict[str, Any]], Any], shell: Any) -> Any:
