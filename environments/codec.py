@@ -36,7 +36,7 @@ _TREE_MIN = 256 * 1024
 _DECODE_PIECE = 1 << 20
 _ATOMS = frozenset((str, int, float, bool, type(None)))
 _TOO_LARGE = (
-    "the value is larger than %d MB, the most that may leave the sandbox at once (max_value); "
+    "the value is larger than %d bytes, the most that may leave the sandbox at once (max_value); "
     "pass a part of it or a summary"
 )
 
@@ -87,14 +87,14 @@ class Encoder:
             text = json.dumps(tree, separators=(",", ":"))
             if len(text) >= _TREE_MIN:
                 if self._limit is not None and json_cost(text) > cost_limit(self._limit):
-                    raise ValueTooLarge(_TOO_LARGE % (self._limit >> 20))
+                    raise ValueTooLarge(_TOO_LARGE % self._limit)
                 return {"$": "tree", "b": self._blob(TextBlob(text))}
         return tree
 
     def _blob(self, blob: Any) -> int:
         self._size += len(blob)
         if self._limit is not None and self._size > self._limit:
-            raise ValueTooLarge(_TOO_LARGE % (self._limit >> 20))
+            raise ValueTooLarge(_TOO_LARGE % self._limit)
         self.blobs.append(blob)
         return len(self.blobs) - 1
 
