@@ -218,6 +218,8 @@ _ENCODERS: dict[Any, Any] = {
     FailedCall: lambda e, v, d: {"$": "failed", "v": e.text(str(v))},
     Record: lambda e, v, d: e.record(v._name, v._kind, v.__dict__.items(), d),
 }
+
+
 def _find_encoder(kind: type) -> Any:
     """The encoder for a type seen for the first time; modules that were never imported have no instances."""
     found = _look_up_encoder(kind)

@@ -55,7 +55,8 @@ class Shell:
         from IPython.core.interactiveshell import InteractiveShell
         from traitlets.config import Config
 
-        self._folder = tempfile.mkdtemp(prefix="rlm-dspy-ipython-")
+        # Hidden, since the sandbox's folder for temporary files may be the one that cells work in.
+        self._folder = tempfile.mkdtemp(prefix=".rlm-dspy-ipython-")
         config = Config()
         config.HistoryManager.enabled = False
         config.InteractiveShell.colors = "nocolor" if version_info[0] >= 9 else "NoColor"
@@ -66,12 +67,12 @@ class Shell:
             self.ipython: Any = InteractiveShell.instance()
             self.ipython.user_module, self.ipython.user_ns = module, module.__dict__
             self.ipython.init_user_ns()
+            self.ipython.colors = config.InteractiveShell.colors
+            self.ipython.InteractiveTB.set_mode("Plain")
         else:
             make = InteractiveShell.instance if sole else InteractiveShell
             # A profile's folder of its own: nothing is read from or written to the user's.
-            self.ipython = make(
-                config=config, ipython_dir=self._folder, user_module=module, user_ns=module.__dict__
-            )
+            self.ipython = make(config=config, ipython_dir=self._folder, user_module=module, user_ns=module.__dict__)
         sys.displayhook, sys.excepthook = hooks
         atexit.unregister(self.ipython.atexit_operations)
         self.ipython.system = self._system
@@ -79,6 +80,8 @@ class Shell:
         # No window system's loop runs here; what `%matplotlib` asks for is none.
         self.ipython.enable_gui = self._no_gui
         self.ipython.ask_exit = self._exit
+        # A kernel's would send it to its clients, which it has none of.
+        self.ipython._showtraceback = self._traceback
         self.ipython.set_hook("show_in_pager", self._page, 0)
         self.publisher: Any = publisher(self.publish, self.ipython)
         self.ipython.display_pub = self.publisher
@@ -153,7 +156,7 @@ class Shell:
                 continue
             try:
                 if isinstance(image, str):
-                    image = image.encode() if kind == "image/svg+xml" else base64.b64decode(image)
+                    image = image.encode() if kind == "image/svg+xml" else _decoded(image)
                 image = memoryview(image).tobytes()
             except (TypeError, binascii.Error) as error:
                 print("[what should be an %s is not kept: %s]" % (kind, error))
@@ -197,6 +200,10 @@ class Shell:
     def _no_gui(self, gui: Any = None) -> None:
         if gui is not None:
             print("There is no screen here, so no %r: figures are shown as images." % gui)
+
+    def _traceback(self, kind: Any, error: Any, lines: list[str]) -> None:
+        """What ``%tb`` and ``%run`` tell of an error; IPython leaves it to subclasses where to."""
+        print("\n".join(lines))
 
     def _page(self, _: Any, text: Any, *__: Any, **___: Any) -> None:
         """What ``name?`` tells, printed: there is no pager."""
@@ -245,6 +252,10 @@ def run_command(command: str, take: Callable[[str], Any]) -> int:
             _end(process)
         if stream is not None:
             stream.close()
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode("".join(text.split()), validate=True)
 
 
 def _drain(stream: Any) -> None:

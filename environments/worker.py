@@ -390,7 +390,6 @@ class Worker:
             self._names = names
             result["names"] = names[:10_000]
 
-
     @staticmethod
     def _cap(result: dict[str, Any], cap: int) -> None:
         if result["value"] is not None:
