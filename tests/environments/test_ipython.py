@@ -98,7 +98,8 @@ def test_an_interrupted_command_ends_with_all_that_it_has_started(run: Any) -> N
     result = run("!sleep 1234 | cat | cat", timeout=0.5)
     assert result.error is not None and result.error.kind == "timeout"
     seen = (
-        "import os\nfound = []\nfor name in os.listdir('/proc'):\n    try: found.append(open(f'/proc/{name}/cmdline').read())"
+        "import os\nfound = []\nfor name in os.listdir('/proc'):\n"
+        "    try: found.append(open(f'/proc/{name}/cmdline').read())"
         "\n    except OSError: pass\n'sleep\\x001234\\x00' in found"
     )
     assert run(seen).value == "False"
