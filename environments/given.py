@@ -163,7 +163,7 @@ def checked_files(files: Mapping[str, Any] | None) -> dict[str, str | bytes]:
     for given, value in files.items():
         name = checked_name(given)
         for other in found:
-            if name == other or name.startswith(other + "/") and not _is_folder(found[other]):
+            if name == other or (name.startswith(other + "/") and not _is_folder(found[other])):
                 raise ConfigurationError(f"files: {name!r} and {other!r} cannot both be there")
             if other.startswith(name + "/") and not _is_folder(value):
                 raise ConfigurationError(f"files: {other!r} and {name!r} cannot both be there")

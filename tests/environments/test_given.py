@@ -446,7 +446,7 @@ def test_a_spare_made_from_an_older_wheel_is_not_used(wheel: Any, cache: Path, n
 @pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a"), ("./a", "a")])
 def test_names_of_files_that_exclude_each_other_are_refused_at_once(names: tuple[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="cannot both be there"):
-        environments.local(files={name: b"x" for name in names})
+        environments.local(files=dict.fromkeys(names, b"x"))
 
 
 def test_a_file_may_be_put_into_a_folder_that_is_given(tmp_path: Path, no_leaks: None) -> None:

@@ -117,16 +117,16 @@ def test_a_broken_entry_point_is_named(value: str, words: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("name", sorted(environments.places()))
 def test_a_class_that_lacks_an_option_names_those_it_has(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"the '{name}' environment has no option 'timout'. Did you mean"):
+    with pytest.raises(ConfigurationError, match=rf"the '{name}' environment has no option 'timout'\. Did you mean"):
         getattr(environments, name)(timout=3)
-    with pytest.raises(ConfigurationError, match=f"the '{name}' environment has no option 'timout'. Did you mean"):
+    with pytest.raises(ConfigurationError, match=rf"the '{name}' environment has no option 'timout'\. Did you mean"):
         environments.get(name, timout=3)
 
 
 def test_options_of_ipython_are_its_own_and_those_of_the_environment_inside() -> None:
-    with pytest.raises(ConfigurationError, match="no option 'shel'. Did you mean 'shell'"):
+    with pytest.raises(ConfigurationError, match=r"no option 'shel'\. Did you mean 'shell'"):
         environments.ipython(shel="worker")
-    with pytest.raises(ConfigurationError, match="no option 'dockerfil'. Did you mean 'dockerfile'"):
+    with pytest.raises(ConfigurationError, match=r"no option 'dockerfil'\. Did you mean 'dockerfile'"):
         environments.ipython(within="docker", dockerfil="x")
 
 
