@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import sys
 import warnings
 import zlib
 from typing import Any
