@@ -200,6 +200,8 @@ class Cells:
         self._warned: set[str] = set()
         self._name = name
         self.files: set[str] = set()
+        self.shown: dict[str, str] = {}
+        """What errors show in the place of names that have to be unique here."""
         self._flags = 0
         self._loop: Any = None
 
@@ -403,6 +405,8 @@ class Cells:
             text = "".join(report.format())
         except BaseException:
             text = "%s: %s\n" % (type_name(type(error)), message)
+        for name, shown in self.shown.items():
+            message, text = message.replace(name, shown), text.replace(name, shown)
         return {"type": type_name(type(error)), "message": message, "traceback": text.rstrip("\n"), "kind": kind}
 
     def _own_syntax_error(self, error: BaseException) -> bool:

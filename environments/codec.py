@@ -204,8 +204,8 @@ def _class(encoder: Encoder, value: Any, depth: int) -> Any:
     if callable(getattr(value, "model_json_schema", None)):
         return encoder.tree(value.model_json_schema(), depth)
     raise TypeError(
-        "the class %s cannot cross between sandbox and host; where a JSON Schema of it is wanted, pass "
-        "pydantic.TypeAdapter(%s).json_schema()" % (value.__qualname__, value.__qualname__)
+        "the class %s cannot cross between sandbox and host (it is a 'type'); convert it first, for example into its "
+        "JSON Schema with pydantic.TypeAdapter(%s).json_schema()" % (value.__qualname__, value.__qualname__)
     )
 
 

@@ -226,6 +226,8 @@ class InProcessInterpreter(DSPyFace):
             number = next(_ids)
             module = _cells.module(f"rlm_dspy_session_{number}")
             self._cells = _cells.Cells(module, f"session {number} cell")
+            # Elsewhere there is one session a process, and its module is __main__.
+            self._cells.shown = {f"<session {number} ": "<", f"{module.__name__}.": ""}
             extra = {"input": _cells.input_unavailable, "Record": Record, "FailedCall": FailedCall}
             self._cells.ns["__builtins__"] = {**vars(builtins), **extra}
             if self.environment.shell is not None:

@@ -13,6 +13,7 @@ import atexit
 import base64
 import binascii
 import codecs
+import importlib.util
 import os
 import selectors
 import shutil
@@ -80,8 +81,8 @@ class Shell:
         atexit.unregister(self.ipython.atexit_operations)
         self.ipython.system = self._system
         self.ipython.getoutput = self._output
-        # No window system's loop runs here; what `%matplotlib` asks for is none.
-        self.ipython.enable_gui = self._no_gui
+        # The bare shell's own refuses, and with it %matplotlib: there is no window system to run beside the cells.
+        self.ipython.enable_gui = self._gui
         self.ipython.ask_exit = self._exit
         # A kernel's would send it to its clients, which it has none of.
         self.ipython._showtraceback = self._traceback
@@ -90,6 +91,8 @@ class Shell:
         self.ipython.display_pub = self.publisher
         if sole:
             from IPython.display import display
+
+            show_figures()
         else:
             # IPython's own asks for the one shell of the process.
             display = self._display
@@ -202,10 +205,6 @@ class Shell:
         text = "".join(parts)
         return SList(text.splitlines()) if split else LSString(text)
 
-    def _no_gui(self, gui: Any = None) -> None:
-        if gui is not None:
-            print("There is no screen here, so no %r: figures are shown as images." % gui)
-
     def _traceback(self, kind: Any, error: Any, lines: list[str]) -> None:
         """What ``%tb`` and ``%run`` tell of an error; IPython leaves it to subclasses where to."""
         print("\n".join(lines))
@@ -216,6 +215,16 @@ class Shell:
 
     def _exit(self) -> None:
         raise SystemExit
+
+    def _gui(self, gui: Any = None) -> None:
+        if gui not in (None, "inline"):
+            raise ValueError("there are no windows here: %matplotlib inline keeps figures as pictures")
+
+
+def show_figures() -> None:
+    """Have Matplotlib, once it is imported, hand its figures to the process's shell, as in a Jupyter notebook."""
+    if os.environ.get("MPLBACKEND", "agg").lower() == "agg" and importlib.util.find_spec("matplotlib_inline"):
+        os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 
 
 def run_command(command: str, take: Callable[[str], Any]) -> int:

@@ -14,7 +14,7 @@ from rlm_dspy._aio import threads
 from rlm_dspy.environments.base import Environment, Session
 from rlm_dspy.errors import LimitReached, PromptTooLongError, RunFailed
 from rlm_dspy.kept import Kept
-from rlm_dspy.ledger import Estimate, spending
+from rlm_dspy.ledger import spending
 from rlm_dspy.loop import Ending, Loop, kept_outputs
 from rlm_dspy.metering import Meter
 from rlm_dspy.options import lms_of
@@ -61,11 +61,7 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
     async with bridged(home), lent():
         with dspy.context(usage_tracker=meter), running(run), spending(None):
             try:
-                try:
-                    return await _explaining(run, meter)
-                finally:
-                    # For those above: what was held back for this run's last word is theirs again.
-                    run.ledger.hold(Estimate())
+                return await _explaining(run, meter)
             except BaseException as error:
                 if not isinstance(error, (LimitReached, RunFailed)):
                     run.events.emit(

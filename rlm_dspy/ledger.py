@@ -325,12 +325,8 @@ class Ledger:
                 self._reserve(estimate, -1)
 
     def hold(self, estimate: Estimate) -> None:
-        """Hold ``estimate`` back for this run's last call, which is to be possible when a limit is reached.
-
-        Args:
-            estimate: In place of what was held back before; nothing (``Estimate()``) when the run is over, so that
-                those above it have it again.
-        """
+        """Hold ``estimate`` back, in place of what was before, for this run's last call, which is to be possible when a
+        limit is reached; until `close`."""
         if self._estimated:
             with self._lock:
                 self._hold(estimate)

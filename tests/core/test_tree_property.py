@@ -206,6 +206,8 @@ LINES = (
     "print('seen {n}')",
     "answer = 'stored {n}'",
     "SUBMIT('submitted {n}')",
+    "SUBMIT(str(len(query)) if 'query' in globals() else 'a child')",
+    "SUBMIT('again {n}')",
     "die",
 )
 

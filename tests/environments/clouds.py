@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rlm_dspy import environments
-from rlm_dspy.environments import pool
+from rlm_dspy.environments import pool, remote
 from rlm_dspy.environments.base import Environment
 
 
@@ -80,6 +80,7 @@ def lead(provider: Provider, monkeypatch: pytest.MonkeyPatch, home: Path) -> Ite
         yield started
         pool.close()
         assert started.alive == []
+        assert not remote._live, "a sandbox is still thought to be there"
 
 
 E2B = Provider("e2b", "e2b", ("e2b_cloud", "E2BCloud"), "E2B_API_KEY", "Start", "SendInput", renewed=True)

@@ -332,7 +332,7 @@ def test_a_transport_that_nobody_holds_is_closed(
     assert transport.remote.name in repr(transport)
     del transport
     gc.collect()
-    assert eventually(lambda: not cloud.alive)
+    assert eventually(lambda: not cloud.alive and not remote._live)
 
 
 def test_close_ends_a_read_at_once(cloud: Any, provider: Provider) -> None:

@@ -8,11 +8,14 @@ import sys
 import threading
 from typing import Any
 
+import dspy
 import pytest
 
+from rlm_dspy import RLM
 from rlm_dspy._aio import run_sync
 from rlm_dspy.environments.inprocess import InProcess
 from rlm_dspy.errors import SandboxUnavailableError
+from rlm_dspy.testing import ScriptedLM, code
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -77,6 +80,27 @@ def test_sessions_share_no_names_and_leave_nothing() -> None:
         assert first.execute("import builtins\n__builtins__ is not vars(builtins)")
     assert not [name for name in sys.modules if name.startswith("rlm_dspy_session")]
     assert not [name for name in linecache.cache if name.startswith("<session")]
+
+
+def test_errors_read_as_in_a_process_of_its_own() -> None:
+    """The second session of a process, too: the same program has the same trajectory in every environment."""
+    replies = [
+        code("def f(n):\n    return 1 // n\nf(0)"),
+        code("class Odd(Exception): pass\nraise Odd('first') from ValueError('second')"),
+        code("def ("),
+        code("eval('1 +')"),
+        code("f('')"),
+        code("SUBMIT(answer=len(context))"),
+    ]
+
+    def turns(name: str) -> Any:
+        with dspy.context(lm=ScriptedLM(list(replies))):
+            return RLM("context -> answer: int", interpreter=name)(context="abcd").trajectory
+
+    expected = turns("subprocess")
+    assert "<cell 1>" in expected[0].output and "\nOdd: first" in expected[1].output
+    assert turns("inprocess") == expected
+    assert turns("inprocess") == expected
 
 
 def test_an_interrupt_never_hits_another_cell() -> None:
