@@ -263,7 +263,7 @@ class Environment(metaclass=_Told):
     execution_instructions: str = ""
     lacks: Mapping[str, str] = types.MappingProxyType({})
     """What the conformance suite leaves out here: names or tags of its checks to the reason."""
-    keeps_spares: ClassVar[bool] = True
+    keeps_spares: bool = True
     """Whether warm workers are kept of it once it has been used twice; False where they cost money."""
     shell: ClassVar[str | None] = None
     """``"ipython"`` where cells are IPython's."""

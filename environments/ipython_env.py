@@ -73,6 +73,7 @@ class IPython(Environment):
             packages=self.within.packages,
             files=self.within.files,
         )
+        self.keeps_spares = self.within.keeps_spares
         self.where = shell
         self.kernel = (kernel or "python3") if shell == "kernel" else None
         if shell == "inprocess" and importlib.util.find_spec("IPython") is None:

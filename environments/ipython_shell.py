@@ -62,7 +62,8 @@ class Shell:
         config.HistoryManager.enabled = False
         config.InteractiveShell.colors = "nocolor" if version_info[0] >= 9 else "NoColor"
         config.InteractiveShell.xmode = "Plain"
-        hooks = sys.displayhook, sys.excepthook
+        config.InteractiveShell.warn_venv = False
+        hooks, path = (sys.displayhook, sys.excepthook), list(sys.path)
         if sole and InteractiveShell.initialized():
             # In a kernel: its shell is the one that everything asks for.
             self.ipython: Any = InteractiveShell.instance()
@@ -75,6 +76,8 @@ class Shell:
             # A profile's folder of its own: nothing is read from or written to the user's.
             self.ipython = make(config=config, ipython_dir=self._folder, user_module=module, user_ns=module.__dict__)
         sys.displayhook, sys.excepthook = hooks
+        # It adds the packages of a virtual environment that is active, whether this Python is of it or not.
+        sys.path[:] = path
         atexit.unregister(self.ipython.atexit_operations)
         self.ipython.system = self._system
         self.ipython.getoutput = self._output
@@ -121,13 +124,15 @@ class Shell:
         history = self.ipython.history_manager
         history.input_hist_parsed.append(transformed)
         history.input_hist_raw.append(code)
+        # How the two counts differ depends on IPython's version; an item of Out has the number of its item of In.
+        hook = self.ipython.displayhook
+        self.ipython.execution_count += len(history.input_hist_parsed) - 1 - hook.prompt_count
         self.ipython.events.trigger("pre_execute")
         return transformed
 
     def ended(self) -> list[list[Any]]:
         """The cell is over; gives its images as ``[type, bytes]``. Figures that it left open are shown."""
         self.ipython.events.trigger("post_execute")
-        self.ipython.execution_count += 1
         images, self._images = self._images, []
         return images
 

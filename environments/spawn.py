@@ -440,4 +440,6 @@ def _after_fork() -> None:
 _live: weakref.WeakSet[_State] = weakref.WeakSet()
 _spawner = _Spawner()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_spawner.before_fork, after_in_parent=_spawner.after_fork, after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_spawner.before_fork, after_in_parent=_spawner.after_fork, after_in_child=_after_fork
+    )

@@ -140,7 +140,6 @@ def task_text(values: Mapping[str, Any]) -> str:
 
 _ASKING = re.compile(r"quer(y|ies)|question|task|instruction|prompt|request|goal|ask", re.IGNORECASE)
 
-
 def asks(name: str) -> bool:
     """True if an input of that name is most likely a question, and no data."""
     return _ASKING.search(name) is not None

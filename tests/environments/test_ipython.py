@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import warnings
 import zlib
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_magics_and_commands(run: Any) -> None:
 def test_last_values_and_what_was_entered(run: Any) -> None:
     assert run("1 + 1").value == "2"
     assert run("_ + 1").value == "3"
-    assert run("Out[0], _1, In[-1].strip()").value == "(2, 3, 'Out[0], _1, In[-1].strip()')"
+    assert run("Out[1], _2, In[2].strip(), In[-1][:3]").value == "(2, 3, '_ + 1', 'Out')"
     # What IPython puts into the namespace is not the code's own.
     assert run("y = 1\nSHOW_VARS()").value == "{'y': 'int'}"
     assert run_sync(run.session.variables()) == {"y": "int"}
@@ -97,12 +98,17 @@ def test_commands_and_loops_are_interrupted(run: Any) -> None:
 def test_an_interrupted_command_ends_with_all_that_it_has_started(run: Any) -> None:
     result = run("!sleep 1234 | cat | cat", timeout=0.5)
     assert result.error is not None and result.error.kind == "timeout"
-    seen = (
-        "import os\nfound = []\nfor name in os.listdir('/proc'):\n"
-        "    try: found.append(open(f'/proc/{name}/cmdline').read())"
-        "\n    except OSError: pass\n'sleep\\x001234\\x00' in found"
-    )
-    assert run(seen).value == "False"
+    seen = """if True:
+        import glob, pathlib
+        found = []
+        for path in glob.glob("/proc/[0-9]*/cmdline"):
+            try:
+                found.append(pathlib.Path(path).read_bytes())
+            except OSError:
+                pass
+"""
+    run(seen)
+    assert run("b'sleep\\x001234\\x00' in found").value == "False"
 
 
 def test_a_command_left_in_the_background_is_not_waited_for(run: Any) -> None:
@@ -121,6 +127,19 @@ def test_reset_leaves_what_ipython_offers(run: Any) -> None:
     assert run_sync(run.session.variables()) == {}
     assert run("display(5)").stdout.endswith("5\n")
     assert run("y = 2\nSHOW_VARS()").value == "{'y': 'int'}"
+
+
+def test_a_shell_in_this_process_leaves_it_as_it_is(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a virtual environment is active that this Python is not of."""
+    packages = tmp_path / "lib" / f"python3.{sys.version_info[1]}" / "site-packages"
+    packages.mkdir(parents=True)
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    before = list(sys.path), sys.displayhook, sys.excepthook
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with environments.ipython(shell="inprocess")() as session:
+            assert session.execute("1 + 1") == 2
+    assert (list(sys.path), sys.displayhook, sys.excepthook) == before
 
 
 def test_the_error_of_a_cell_is_there_for_tb(run: Any) -> None:

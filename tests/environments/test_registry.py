@@ -117,9 +117,9 @@ def test_a_broken_entry_point_is_named(value: str, words: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("name", sorted(environments.places()))
 def test_a_class_that_lacks_an_option_names_those_it_has(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"the '{name}' environment has no option 'timout'. Did you mean"):
+    with pytest.raises(ConfigurationError, match=rf"the '{name}' environment has no option 'timout'\. Did you mean"):
         getattr(environments, name)(timout=3)
-    with pytest.raises(ConfigurationError, match=f"the '{name}' environment has no option 'timout'. Did you mean"):
+    with pytest.raises(ConfigurationError, match=rf"the '{name}' environment has no option 'timout'\. Did you mean"):
         environments.get(name, timout=3)
 
 

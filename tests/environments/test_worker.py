@@ -276,9 +276,7 @@ def test_small_requests_to_a_worker_that_does_not_read_hold_nothing_up() -> None
 
 def test_requests_arrive_in_the_order_in_which_they_were_made() -> None:
     """Whichever way each is written: at once, or, being long, by the writer thread."""
-    channel = connect(
-        Attacker("send(READY)\nfor frame in lines():\n    if frame.get('id'): done(frame['id'], frame['id'])")
-    )
+    channel = connect(Attacker("send(READY)\nfor frame in lines():\n    if frame.get('id'): done(frame['id'], frame['id'])"))
     order: list[int] = []
     try:
         answers = []
@@ -336,9 +334,7 @@ def test_a_cell_can_be_interrupted_from_a_signal_handler() -> None:
 
 def test_small_values_cross_whatever_is_in_them() -> None:
     """Also text that is longer on the stream than in memory, as lone surrogates make it."""
-    texts = st.builds(
-        str.__mul__, st.text(st.sampled_from('a\0é\n"\ud800\udfff\U0001f600'), max_size=4), st.integers(1, 700)
-    )
+    texts = st.builds(str.__mul__, st.text(st.sampled_from('a\0é\n"\ud800\udfff\U0001f600'), max_size=4), st.integers(1, 700))
     atoms = st.none() | st.booleans() | st.floats() | texts
 
     async def echo(value: Any) -> Any:
