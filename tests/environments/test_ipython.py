@@ -334,3 +334,21 @@ def test_where_the_sandbox_has_no_ipython_the_start_says_so() -> None:
     session = environments.ipython(within=environments.local(site_packages=False))()
     with pytest.raises(Exception, match=r"IPython does not start .* pip install 'rlm-dspy\[ipython\]'"):
         run_sync(session.open())
+
+
+def test_what_an_environment_is_besides_its_options_is_that_of_the_one_inside() -> None:
+    """Whatever `Environment` gets, IPython has to hand on or to answer itself."""
+    own = {"base_options", "describe", "execution_instructions", "instructions", "name", "open", "shell", "with_options"}
+    inside = environments.Environment
+    public = {name for name in dir(inside) if not name.startswith("_")} - own
+
+    class Inside(environments.Subprocess):
+        pass
+
+    for name in public - {"stamp"}:
+        setattr(Inside, name, f"that of the one inside: {name}")
+    made = environments.ipython(within=Inside())
+    assert {name: getattr(made, name) for name in public - {"stamp"}} == {
+        name: getattr(Inside, name) for name in public - {"stamp"}
+    }
+    assert made.stamp() == made.within.stamp()
