@@ -338,7 +338,8 @@ def test_where_the_sandbox_has_no_ipython_the_start_says_so() -> None:
 
 def test_what_an_environment_is_besides_its_options_is_that_of_the_one_inside() -> None:
     """Whatever `Environment` gets, IPython has to hand on or to answer itself."""
-    own = {"base_options", "describe", "execution_instructions", "instructions", "name", "open", "shell", "with_options"}
+    answered = {"describe", "execution_instructions", "instructions", "name", "open", "shell", "with_options"}
+    own = {"base_options", *answered}
     inside = environments.Environment
     public = {name for name in dir(inside) if not name.startswith("_")} - own
 
