@@ -165,7 +165,7 @@ def _bars(results: Results) -> Any:
     axis.spines["left"].set_visible(False)
     for engine in ENGINES:
         axis.plot([], [], MARKERS[engine], color=COLOURS[engine], label=TITLES[engine], linestyle="none")
-    mark = {"color": "black", "markersize": 12, "markeredgewidth": 2, "linestyle": "none"}
+    mark: dict[str, Any] = {"color": "black", "markersize": 12, "markeredgewidth": 2, "linestyle": "none"}
     axis.plot([], [], "|", label="ours must not be above", **mark)
     axis.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=5, frameon=False)
     return figure

@@ -231,7 +231,20 @@ class BaseOptions(TypedDict, total=False):
     files: Mapping[str, str | os.PathLike[str] | bytes]
 
 
-class Environment(abc.ABC):
+class _Told(abc.ABCMeta):
+    """Says which options there are where one is given that is not."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        try:
+            return super().__call__(*args, **options)
+        except TypeError:
+            from rlm_dspy.environments.registry import check_options
+
+            check_options(cls.name, cls, options)  # type: ignore[attr-defined]
+            raise
+
+
+class Environment(metaclass=_Told):
     """Base class of the places code can run in. Instances are configuration: cheap, immutable, picklable, comparable.
 
     Args:
@@ -250,7 +263,7 @@ class Environment(abc.ABC):
     execution_instructions: str = ""
     lacks: Mapping[str, str] = types.MappingProxyType({})
     """What the conformance suite leaves out here: names or tags of its checks to the reason."""
-    keeps_spares: ClassVar[bool] = True
+    keeps_spares: bool = True
     """Whether warm workers are kept of it once it has been used twice; False where they cost money."""
     shell: ClassVar[str | None] = None
     """``"ipython"`` where cells are IPython's."""
@@ -290,7 +303,7 @@ class Environment(abc.ABC):
 
         A warm worker that was made before such a change is not handed out.
         """
-        return stamp(self.files) if self.files else ()
+        return stamp(self.files, self.packages) if self.files or self.packages else ()
 
     def with_options(self, **base: Unpack[BaseOptions]) -> Self:
         """The same place with some of the options that every environment has changed; this one stays as it is.

@@ -32,6 +32,10 @@ type_name = type.__dict__["__name__"].__get__
 _INTERNAL = ("<rlm ", globals().get("__file__", "<rlm cells").rpartition("cells")[0] or "<rlm ")
 
 
+OWN = "import builtins as _rlm_builtins\n"
+"""How a cell begins that is the project's own and not the code's: no shell sees it, or counts it."""
+
+
 class Submitted(BaseException):
     """Raised by ``SUBMIT`` to end the cell; no ``except Exception`` catches it."""
 
@@ -265,9 +269,10 @@ class Cells:
         filename = "<%s>" % name
         self.files.add(filename)
         result: dict[str, Any] = {"error": None, "value": None}
+        shell = None if code.startswith(OWN) else self.shell
         try:
-            if self.shell is not None:
-                code = self.shell.source(code)
+            if shell is not None:
+                code = shell.source(code)
             self._remember(filename, code)
             value = self._run(code, filename)
             self._heal_builtins()
@@ -283,8 +288,13 @@ class Cells:
             # Before anything else: what follows needs them.
             self._heal_builtins()
             result["error"] = self.describe(error)
-        if self.shell is not None:
-            result["images"] = self.shell.ended()
+            if shell is not None:
+                at = error.__traceback__
+                while at is not None and at.tb_frame.f_code.co_filename not in self.files:
+                    at = at.tb_next
+                shell.failed(error, at)
+        if shell is not None:
+            result["images"] = shell.ended()
         return result
 
     def _heal_builtins(self) -> None:

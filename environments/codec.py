@@ -36,7 +36,7 @@ _TREE_MIN = 256 * 1024
 _DECODE_PIECE = 1 << 20
 _ATOMS = frozenset((str, int, float, bool, type(None)))
 _TOO_LARGE = (
-    "the value is larger than %d MB, the most that may leave the sandbox at once (max_value); "
+    "the value is larger than %d bytes, the most that may leave the sandbox at once (max_value); "
     "pass a part of it or a summary"
 )
 
@@ -87,14 +87,14 @@ class Encoder:
             text = json.dumps(tree, separators=(",", ":"))
             if len(text) >= _TREE_MIN:
                 if self._limit is not None and json_cost(text) > cost_limit(self._limit):
-                    raise ValueTooLarge(_TOO_LARGE % (self._limit >> 20))
+                    raise ValueTooLarge(_TOO_LARGE % self._limit)
                 return {"$": "tree", "b": self._blob(TextBlob(text))}
         return tree
 
     def _blob(self, blob: Any) -> int:
         self._size += len(blob)
         if self._limit is not None and self._size > self._limit:
-            raise ValueTooLarge(_TOO_LARGE % (self._limit >> 20))
+            raise ValueTooLarge(_TOO_LARGE % self._limit)
         self.blobs.append(blob)
         return len(self.blobs) - 1
 
@@ -204,8 +204,8 @@ def _class(encoder: Encoder, value: Any, depth: int) -> Any:
     if callable(getattr(value, "model_json_schema", None)):
         return encoder.tree(value.model_json_schema(), depth)
     raise TypeError(
-        "the class %s cannot cross between sandbox and host; where a JSON Schema of it is wanted, pass "
-        "pydantic.TypeAdapter(%s).json_schema()" % (value.__qualname__, value.__qualname__)
+        "the class %s cannot cross between sandbox and host (it is a 'type'); convert it first, for example into its "
+        "JSON Schema with pydantic.TypeAdapter(%s).json_schema()" % (value.__qualname__, value.__qualname__)
     )
 
 
@@ -218,6 +218,8 @@ _ENCODERS: dict[Any, Any] = {
     FailedCall: lambda e, v, d: {"$": "failed", "v": e.text(str(v))},
     Record: lambda e, v, d: e.record(v._name, v._kind, v.__dict__.items(), d),
 }
+
+
 def _find_encoder(kind: type) -> Any:
     """The encoder for a type seen for the first time; modules that were never imported have no instances."""
     found = _look_up_encoder(kind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import symtable
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class Source:
         """The requests, `rlm_dspy.environments.place.Place.write`, that bring it there; at least one.
 
         Raises:
-            OSError: It cannot be read, or has become shorter.
+            OSError: It cannot be read, has become shorter, or is not empty as it says, like those of ``/proc``.
         """
         head = {"name": self.name, "executable": self.executable}
         if isinstance(self.data, bytes):
@@ -57,6 +58,8 @@ class Source:
                 piece = file.read(min(size, self.size - start))
                 if len(piece) < min(size, self.size - start):
                     raise OSError(f"{self.data} became shorter while it was read")
+                if not self.size and file.read(1):
+                    raise OSError(f"{self.data} does not say how large it is; read it and give the bytes")
                 yield {**head, "data": piece, "start": start, "last": start + size >= self.size}
 
 
@@ -78,7 +81,7 @@ def told(code: str | None, packages: Sequence[str], files: Mapping[str, Any]) ->
     said = []
     if names := _named(_made(code)) if code else "":
         said.append(f"Defined beforehand: {names}.")
-    if names := _named([os.path.basename(package) if os.sep in package else package for package in packages]):
+    if names := _named([_named_package(package) for package in packages]):
         said.append(f"Installed: {names}.")
     if names := _named(list(files)):
         said.append(f"In the working directory: {names}.")
@@ -92,6 +95,16 @@ def _made(code: str) -> list[str]:
     except SyntaxError:
         return []
     return [s.get_name() for s in symbols if (s.is_assigned() or s.is_imported()) and not s.get_name().startswith("_")]
+
+
+def _named_package(package: str) -> str:
+    """A requirement as it is told to a model: of an address or a path only the last part, without what is secret."""
+    if "/" not in package and os.sep not in package:
+        return package
+    name, at, _ = package.partition("@")
+    if at and "/" not in name and os.sep not in name:
+        return name.strip()
+    return os.path.basename(re.split("[?#]", package)[0].rstrip("/" + os.sep))
 
 
 def _named(names: Sequence[str]) -> str:
@@ -109,7 +122,7 @@ def checked_requirements(packages: Sequence[str]) -> tuple[str, ...]:
     if isinstance(packages, (str, bytes)) or not isinstance(packages, Sequence):
         raise ConfigurationError(f"packages takes a sequence of requirements; write packages=[{packages!r}]")
     for package in packages:
-        if not isinstance(package, str) or not package.strip():
+        if not isinstance(package, str) or not package.strip() or "\0" in package:
             raise ConfigurationError(
                 f"packages: {package!r} is no requirement; write it as pip does, such as 'numpy>=2'"
             )
@@ -149,6 +162,11 @@ def checked_files(files: Mapping[str, Any] | None) -> dict[str, str | bytes]:
     found: dict[str, str | bytes] = {}
     for given, value in files.items():
         name = checked_name(given)
+        for other in found:
+            if name == other or (name.startswith(other + "/") and not _is_folder(found[other])):
+                raise ConfigurationError(f"files: {name!r} and {other!r} cannot both be there")
+            if other.startswith(name + "/") and not _is_folder(value):
+                raise ConfigurationError(f"files: {other!r} and {name!r} cannot both be there")
         if isinstance(value, (bytes, bytearray, memoryview)):
             found[name] = bytes(value)
         elif isinstance(value, (str, os.PathLike)):
@@ -162,6 +180,10 @@ def checked_files(files: Mapping[str, Any] | None) -> dict[str, str | bytes]:
         else:
             raise ConfigurationError(f"files: {name!r} must be a path or bytes, not {type(value).__name__}")
     return found
+
+
+def _is_folder(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike)) and os.path.isdir(os.path.expanduser(os.fspath(value)))
 
 
 def sources(files: Mapping[str, str | bytes]) -> list[Source]:
@@ -207,12 +229,11 @@ def source_of(name: str, data: bytes | bytearray | memoryview | str | os.PathLik
     return source
 
 
-def stamp(files: Mapping[str, str | bytes]) -> tuple[Any, ...]:
-    """Something that differs once a file of the host that is given has changed."""
+def stamp(files: Mapping[str, str | bytes], packages: Sequence[str] = ()) -> tuple[Any, ...]:
+    """Something that differs once a file of the host that is given, or a wheel, has changed."""
     found: list[Any] = []
-    for value in files.values():
-        if isinstance(value, bytes):
-            continue
+    paths = [value for value in files.values() if not isinstance(value, bytes)]
+    for value in (*paths, *(package for package in packages if os.path.isfile(package))):
         for folder, _, names in os.walk(value) if os.path.isdir(value) else [(value, (), ("",))]:
             for name in names:
                 path = os.path.join(folder, name) if name else folder

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 
 from rlm_dspy.environments.base import BaseOptions, Description, Environment, Transport
-from rlm_dspy.environments.registry import get
+from rlm_dspy.environments.registry import check_options, get
 from rlm_dspy.environments.subprocess_env import Subprocess
 from rlm_dspy.errors import ConfigurationError, MissingExtraError
 
@@ -57,6 +57,8 @@ class IPython(Environment):
             raise ConfigurationError(
                 f"{', '.join(options)}: options go with the name of an environment; within= is one already"
             )
+        if options:
+            check_options(self.name, type(self), {"shell": shell, "within": within, **options})
         inside = within if isinstance(within, Environment) else self.inner({"shell": shell, "within": within})
         self.within: Environment = get(inside, **options)
         if isinstance(self.within, IPython):
@@ -71,6 +73,7 @@ class IPython(Environment):
             packages=self.within.packages,
             files=self.within.files,
         )
+        self.keeps_spares = self.within.keeps_spares
         self.where = shell
         self.kernel = (kernel or "python3") if shell == "kernel" else None
         if shell == "inprocess" and importlib.util.find_spec("IPython") is None:

@@ -26,7 +26,7 @@ import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rlm_dspy.environments.place import Place
 from rlm_dspy.environments.scratch import cache_root
@@ -74,12 +74,22 @@ def archive(folder: Path) -> Path:
         with _locked(folder):
             if not path.exists():
                 with tempfile.NamedTemporaryFile(dir=folder.parent, suffix=".tmp", delete=False) as file:
-                    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
-                        for item in sorted(folder.rglob("*")):
-                            if item.is_file() and "__pycache__" not in item.parts:
-                                out.write(item, item.relative_to(folder).as_posix())
+                    try:
+                        _pack(folder, file)
+                    except BaseException:
+                        # On a full disk it would be in the way of all else.
+                        os.unlink(file.name)
+                        raise
                 os.replace(file.name, path)
     return path
+
+
+def _pack(folder: Path, file: IO[bytes]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
+        for item in sorted(folder.rglob("*")):
+            if item.is_file() and "__pycache__" not in item.parts:
+                out.write(item, item.relative_to(folder).as_posix())
+    file.flush()
 
 
 def clear() -> None:
@@ -106,10 +116,10 @@ def _key(requirements: Sequence[str], target: Mapping[str, Any]) -> str:
     parts: list[Any] = [sorted(requirements), target["version"][:2]]
     parts += [target[name] for name in ("implementation", "soabi", "platform", "libc", "libc_version")]
     for requirement in requirements:
-        path = Path(requirement)
-        if path.exists():
-            status = path.stat()
-            parts.append([str(path.absolute()), status.st_size, status.st_mtime_ns])
+        # A text that is no possible path does not exist either.
+        if os.path.exists(requirement):
+            status = os.stat(requirement)
+            parts.append([os.path.abspath(requirement), status.st_size, status.st_mtime_ns])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -151,7 +161,7 @@ def _install(requirements: Sequence[str], target: Mapping[str, Any], folder: Pat
             )
         except subprocess.TimeoutExpired:
             raise ConfigurationError(
-                f"packages: pip did not finish within {INSTALL_SECONDS:g} seconds: {', '.join(requirements)}"
+                f"packages: pip did not finish within {INSTALL_SECONDS:g} seconds: {_shown(requirements)}"
             ) from None
         if done.returncode != 0:
             raise ConfigurationError(_failure(requirements, target, done.stderr or done.stdout))
@@ -222,7 +232,12 @@ def _failure(requirements: Sequence[str], target: Mapping[str, Any], text: str) 
     where = (
         "" if target == this_python() else " for Python {}.{}".format(*target["version"]) + f" on {target['platform']}"
     )
-    return f"packages: pip cannot install {', '.join(requirements)}{where}: {said}"
+    return f"packages: pip cannot install {_shown(requirements)}{where}: {said}"
+
+
+def _shown(requirements: Sequence[str]) -> str:
+    """Requirements without the names and passwords in their addresses."""
+    return redact(_USERINFO.sub("[hidden]@", ", ".join(requirements)))[:2_000]
 
 
 def _let_others_read(folder: Path) -> None:

@@ -7,6 +7,7 @@ takes the place of a dead one is as the first was.
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Any
@@ -99,7 +100,8 @@ def _set_up(channel: Channel, environment: Environment) -> None:
     try:
         answer = channel.request("exec", {"code": environment.setup_code, "name": "setup"}, number)
         try:
-            done = answer.result(timeout=environment.timeout)
+            limit = environment.timeout
+            done = answer.result(None if limit is None else min(limit, threading.TIMEOUT_MAX))
         except FutureTimeout:
             channel.interrupt(number)
             try:

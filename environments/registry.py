@@ -21,7 +21,8 @@ from typing import Any
 
 from rlm_dspy.environments import places
 from rlm_dspy.environments.base import Environment
-from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.errors import ConfigurationError, RLMError
+from rlm_dspy.redact import error_text
 
 GROUP = "rlm_dspy.environments"
 # Known here as well as in the metadata, because the metadata of an old install in development mode may lack them.
@@ -45,7 +46,11 @@ def get(environment: str | Environment, /, **options: Any) -> Environment:
             raise ConfigurationError("options go with an environment's name; this is an environment already")
         return environment
     factory = _load(environment)
-    _check(environment, factory, options)
+    check_options(environment, factory, options)
+    try:
+        inspect.signature(factory).bind(**options)
+    except TypeError as error:
+        raise ConfigurationError(f"the {environment!r} environment cannot be made by name: {error}") from None
     made = factory(**options)
     if not isinstance(made, Environment):
         raise ConfigurationError(
@@ -65,7 +70,7 @@ def from_options(name: str, options: Mapping[str, str]) -> Environment:
         ConfigurationError: Also for text that is not of the parameter's type.
     """
     factory = _load(name)
-    _check(name, factory, options)
+    check_options(name, factory, options)
     hints = _options(factory)[0]
     inner = getattr(factory, "inner", None)
     if inner is not None:
@@ -87,13 +92,30 @@ def _load(name: str) -> Callable[..., Any]:
         return typing.cast(Callable[..., Any], getattr(importlib.import_module(module), attribute))
     found = next((entry for entry in _entry_points() if entry.name == name), None)
     if found is not None:
-        return typing.cast(Callable[..., Any], found.load())
+        return _loaded(found)
     close = difflib.get_close_matches(name, names(), 1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     raise ConfigurationError(
         f"there is no environment {name!r}.{hint} Known are {', '.join(names())}; a package of your own adds one with "
         f"an entry point in the group {GROUP!r} (pip install it into this Python)"
     )
+
+
+def _loaded(entry: importlib.metadata.EntryPoint) -> Callable[..., Any]:
+    owner = f"of the package {entry.dist.name!r}" if entry.dist is not None else "of another package"
+    where = f"the environment {entry.name!r} {owner} ({entry.value})"
+    try:
+        factory = entry.load()
+    except RLMError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"{where} cannot be loaded: {error_text(error, 1000)}") from error
+    if inspect.isabstract(factory):
+        lacking = ", ".join(sorted(factory.__abstractmethods__))
+        raise ConfigurationError(f"{where} is not whole: it lacks {lacking}")
+    if not callable(factory):
+        raise ConfigurationError(f"{where} is no subclass of rlm_dspy.environments.Environment")
+    return typing.cast(Callable[..., Any], factory)
 
 
 def option_names(environment: str) -> list[str]:
@@ -139,8 +161,18 @@ def _add_options(function: Callable[..., Any], found: dict[str, Any]) -> Any:
     return None if passed_on else False
 
 
-def _check(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+def check_options(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Refuse options that an environment does not have.
+
+    Raises:
+        ConfigurationError: It names the options that there are.
+    """
     known, others = _options(factory)
+    inner = getattr(factory, "inner", None)
+    if inner is not None and not isinstance(options.get("within"), Environment):
+        # Options that it hands on.
+        more, others = _options(_load(inner(options)))
+        known = {**known, **more}
     if others:
         return
     for option in options:

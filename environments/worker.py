@@ -300,12 +300,27 @@ class Worker:
             try:
                 self.send(answer, body)
             except Exception:
-                if op != "exec" or body.pop("object", None) is None:
+                if op != "exec":
                     raise
-                # The last expression's value does not cross; its repr does.
-                self.send(answer, body)
+                self._send_less(answer, body)
         except Exception as failure:
             self.send(dict(answer, failed=_cells.type_name(type(failure))), str(failure))
+
+    def _send_less(self, answer: dict[str, Any], body: dict[str, Any]) -> None:
+        """What a cell did, without what does not cross: the last expression's value (its repr does), then long texts,
+        where ``max_value`` is smaller than what is kept of them."""
+        if body.pop("object", None) is not None:
+            try:
+                self.send(answer, body)
+                return
+            except Exception:
+                pass
+        body.pop("names", None)
+        # Five texts at most, of four bytes a character.
+        cap = min(self.output.cap, (self._max_value or 0) // 20)
+        body["stdout"] = _cells.cap_text(body["stdout"], cap)
+        self._cap(body, cap)
+        self.send(answer, body)
 
     def _make_shell(self, source: str) -> None:
         """From here on cells are run by the shell of that source text, see `rlm_dspy.environments.ipython_shell`."""
@@ -356,11 +371,17 @@ class Worker:
         return result
 
     def _trim(self, result: dict[str, Any]) -> None:
-        cap = self.output.cap
-        if result["value"] is not None:
-            result["value"] = _cells.cap_text(result["value"], cap)
-        if result["error"] is not None:
-            result["error"] = {name: _cells.cap_text(text, cap) for name, text in result["error"].items()}
+        self._cap(result, self.output.cap)
+        if "images" in result:
+            # With room for the texts, and in one frame with them.
+            room, images = (self._max_value or 0) // 2, result["images"]
+            result["images"] = []
+            for image in images:
+                if len(image[1]) > room:
+                    result["stdout"] += "[an image of %d bytes is not kept: max_value]\n" % len(image[1])
+                else:
+                    room -= len(image[1])
+                    result["images"].append(image)
         if "object" in result:
             if result["stdout"]:
                 del result["object"]
@@ -368,6 +389,13 @@ class Worker:
         if names != self._names:
             self._names = names
             result["names"] = names[:10_000]
+
+    @staticmethod
+    def _cap(result: dict[str, Any], cap: int) -> None:
+        if result["value"] is not None:
+            result["value"] = _cells.cap_text(result["value"], cap)
+        if result["error"] is not None:
+            result["error"] = {name: _cells.cap_text(text, cap) for name, text in result["error"].items()}
 
 
 def leave() -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlm_dspy.environments.cells import OWN
+
 TOLD = "_rlm_told "
 """How a line begins that a cell of the project's own prints for the host."""
 
@@ -23,8 +25,7 @@ def own_cell(source: str, **given: Any) -> str:
     own = "".join(f", {name!r}: {value!r}" for name, value in given.items())
     # Syntax alone: to look a name up, be it `globals` or `exec`, could already be wrong.
     return (
-        "import builtins as _rlm_builtins\n"
-        "try:\n"
+        f"{OWN}try:\n"
         f"    _rlm_builtins.exec({source!r}, {{'__name__': '_rlm_cell', 'names': (lambda: 0).__globals__, "
         f"'__builtins__': (lambda: 0).__globals__.get('__builtins__', _rlm_builtins){own}}})\n"
         "finally:\n"

@@ -6,7 +6,6 @@ value, in the codec that carries values into sandboxes. It is written whole or n
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import io
 import json
@@ -91,7 +90,7 @@ def _write(session: RLMSession, path: Path, found: _Found) -> dict[str, str]:
     unsaved: dict[str, str] = {}
     needed = {}
     for name, why in {**found.defined, **found.failed}.items():
-        if (there := source.get(name)) is not None and (name in found.defined or _is_definition(there.source)):
+        if (there := source.get(name)) is not None and (name in found.defined or there.defining):
             needed[name] = there
         else:
             unsaved[name] = hide(why)
@@ -126,13 +125,6 @@ def _write(session: RLMSession, path: Path, found: _Found) -> dict[str, str]:
 
     kept.atomically(path, content, durable=True)
     return unsaved
-
-
-def _is_definition(source: str) -> bool:
-    """Whether running ``source`` again only defines something."""
-    (node,) = ast.parse(source).body
-    defining = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return isinstance(node, defining) or isinstance(getattr(node, "value", None), ast.Lambda)
 
 
 def _head(session: RLMSession, hide: Any) -> dict[str, Any]:

@@ -47,6 +47,9 @@ def _rlm_snapshot(skip, native):
         if depth > 100:
             raise Cannot("it is nested more than 100 levels deep, or contains itself")
         depth += 1
+        if kind.__module__ == "IPython.utils.text" and isinstance(value, (list, str)):
+            # The output of a command.
+            return list(value) if isinstance(value, list) else str(value)
         if kind is list:
             if native and all(type(item) in atoms for item in value):
                 return value
@@ -121,9 +124,15 @@ def _rlm_snapshot(skip, native):
         return {mark: kind, "v": value}
 
     skip = set(skip)
+    # What IPython has put there by itself, which it has again after a resumption.
+    shell = getattr(names.get("get_ipython"), "__self__", None)
+    shells = getattr(shell, "user_ns_hidden", {})
+    entered = re.compile("_exit_code|_+|_i+|_i?[0-9]+")
     ours = {"_rlm_builtins", "_rlm_keep", "_rlm_tell"}
     for name, value in list(names.items()):
         if type(name) is not str or name in skip or name[:2] == "__" or name in ours:
+            continue
+        if shells and (shells.get(name, shells) is value or entered.fullmatch(name)):
             continue
         if isinstance(value, types.ModuleType):
             names["_rlm_tell"]("import", name, value.__name__, "")

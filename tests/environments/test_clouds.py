@@ -433,3 +433,21 @@ def test_the_real_provider(provider: Provider, no_leaks: None) -> None:
         pytest.skip(f"{provider.key} is not set: with it this test runs at the provider, for some cents")
     report = conformance.run(provider.environment())
     assert report.ok, str(report)
+
+
+def test_ipython_in_a_sandbox_with_files_and_set_up_code_and_a_saved_session(
+    cloud: Any, provider: Provider, tmp_path: Path
+) -> None:
+    pytest.importorskip("IPython", reason="pip install 'rlm-dspy[ipython]'")
+    inside = provider.environment(files={"a.txt": b"from the host"}, setup_code="n = 20")
+    place = environments.ipython(within=inside)
+    rlm = RLM("context -> answer: int", interpreter=place)
+    first = "lines = !cat a.txt\ndef double(n):\n    !echo {n}\n    return 2 * n\nlines"
+    with dspy.context(lm=ScriptedLM([code(first), code("SUBMIT(answer=n)")])), rlm.session() as session:
+        pred = session(context="abc")
+        session.save(tmp_path / "saved")
+    assert pred.answer == 20 and pred.trajectory[0].output == "['from the host']"
+    with dspy.context(lm=ScriptedLM([code("SUBMIT(answer=double(n + 1))")])), rlm.resume(tmp_path / "saved") as session:
+        assert session(context="abc").answer == 42
+    # Two sessions would be enough for spares, which cost money there.
+    assert cloud.count("create") == 2 and pool.spares(place) == 0

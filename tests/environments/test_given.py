@@ -398,3 +398,69 @@ def test_what_is_given_is_in_the_prompt_and_usable(no_leaks: None) -> None:
     with dspy.context(lm=lm):
         assert RLM("query -> answer", interpreter=place)(query="?").answer == "ADA"
     assert "Defined beforehand: up. In the working directory: a.txt." in lm.calls[0].prompt
+
+
+def test_an_archive_that_does_not_fit_on_the_disk_leaves_nothing(
+    wheel: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = packages.install([str(wheel("tiny", {"tiny.py": "x = 1"}))])
+    before = set(folder.parent.iterdir())
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("zipfile.ZipFile.write", full)
+        with pytest.raises(OSError, match="No space"):
+            packages.archive(folder)
+    assert set(folder.parent.iterdir()) <= before | {folder.with_name(folder.name + ".lock")}
+    assert packages.archive(folder).exists()
+
+
+def test_no_secret_of_a_requirement_is_in_an_error_or_told_to_a_model(cache: Path) -> None:
+    address = "https://user:swordfish@127.0.0.1:1/tiny-1.0-py3-none-any.whl?key=swordfish#sha256=swordfish"
+    for requirement in (address, f"tiny @ {address}", f"tiny[a]@{address}"):
+        place = environments.subprocess(packages=[requirement])
+        assert "swordfish" not in place.instructions and "tiny" in place.instructions
+        with pytest.raises(ConfigurationError, match="packages: pip cannot install") as caught:
+            printed(place, "1")
+        assert "user:" not in str(caught.value) and ":swordfish" not in str(caught.value)
+
+
+@pytest.mark.parametrize("requirement", ["a" * 5000, "x" * 300 + "/y"])
+def test_a_requirement_that_is_no_possible_path_is_pips_error(requirement: str, cache: Path, no_leaks: None) -> None:
+    with pytest.raises(ConfigurationError, match="packages: pip cannot install"):
+        printed(environments.subprocess(packages=[requirement]), "1")
+
+
+def test_a_spare_made_from_an_older_wheel_is_not_used(wheel: Any, cache: Path, no_leaks: None) -> None:
+    place = environments.subprocess(packages=[str(wheel("tiny", {"tiny.py": "x = 1"}))])
+    pool.warm(place, 1)
+    try:
+        wheel("tiny", {"tiny.py": "x = 'another'"})
+        assert printed(place, "import tiny; print(tiny.x)") == "another"
+    finally:
+        pool.warm(place, 0)
+
+
+@pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a"), ("./a", "a")])
+def test_names_of_files_that_exclude_each_other_are_refused_at_once(names: tuple[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="cannot both be there"):
+        environments.local(files=dict.fromkeys(names, b"x"))
+
+
+def test_a_file_may_be_put_into_a_folder_that_is_given(tmp_path: Path, no_leaks: None) -> None:
+    (tmp_path / "inner").write_text("1")
+    place = environments.subprocess(files={"folder": tmp_path, "folder/more": b"2"})
+    assert printed(place, "import os; print(sorted(os.listdir('folder')))") == "['inner', 'more']"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="there is no /proc here")
+def test_a_file_that_says_it_is_empty_and_is_not_is_refused(no_leaks: None) -> None:
+    with pytest.raises(SandboxUnavailableError, match="does not say how large it is"):
+        printed(environments.subprocess(files={"status": "/proc/self/status"}), "1")
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300])
+def test_set_up_code_has_any_time_that_the_timeout_gives(timeout: float, no_leaks: None) -> None:
+    assert printed(environments.subprocess(setup_code="x = 5", timeout=timeout), "print(x)") == "5"

@@ -95,6 +95,41 @@ def test_unknown_names_are_explained(name: str, words: str) -> None:
     assert words in str(caught.value) and "local" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("no_such_module:X", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("json:Nope", "cannot be loaded: AttributeError"),
+        ("json:dumps", "cannot be made by name: missing a required argument: 'obj'"),
+        ("json:__name__", "is no subclass of rlm_dspy.environments.Environment"),
+        ("rlm_dspy.environments.base:Environment", "is not whole: it lacks describe, open"),
+    ],
+)
+def test_a_broken_entry_point_is_named(value: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = importlib.metadata.EntryPoint("broken", value, registry.GROUP)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: [entry])
+    assert "broken" in environments.names()
+    for make in (lambda: environments.get("broken"), lambda: environments.from_options("broken", {})):
+        with pytest.raises(ConfigurationError, match="'broken'") as caught:
+            make()
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(environments.places()))
+def test_a_class_that_lacks_an_option_names_those_it_has(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"the '{name}' environment has no option 'timout'\. Did you mean"):
+        getattr(environments, name)(timout=3)
+    with pytest.raises(ConfigurationError, match=rf"the '{name}' environment has no option 'timout'\. Did you mean"):
+        environments.get(name, timout=3)
+
+
+def test_options_of_ipython_are_its_own_and_those_of_the_environment_inside() -> None:
+    with pytest.raises(ConfigurationError, match=r"no option 'shel'\. Did you mean 'shell'"):
+        environments.ipython(shel="worker")
+    with pytest.raises(ConfigurationError, match=r"no option 'dockerfil'\. Did you mean 'dockerfile'"):
+        environments.ipython(within="docker", dockerfil="x")
+
+
 def test_options_come_as_text() -> None:
     options = {
         "timeout": "none", "memory": "2GiB", "processes": "32", "site_packages": "no", "strict": "true",

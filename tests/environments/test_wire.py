@@ -224,7 +224,7 @@ def test_arrays_and_frames_become_lists_where_the_packages_are_missing(monkeypat
 
 @pytest.mark.parametrize("value", [object(), (i for i in ()), len, type, print, {}.keys(), open])
 def test_what_cannot_cross_says_its_type_and_the_fix(value: Any) -> None:
-    with pytest.raises(TypeError, match=rf"{type(value).__name__}.*cannot cross.*convert"):
+    with pytest.raises(TypeError, match=rf"(?s)(?=.*{type(value).__name__}).*cannot cross.*convert"):
         through([value])
 
 
@@ -241,7 +241,7 @@ def test_depth_and_cycles() -> None:
 
 
 def test_the_senders_limit() -> None:
-    with pytest.raises(ValueTooLarge, match="1 MB"):
+    with pytest.raises(ValueTooLarge, match="1048576 bytes"):
         through("x" * 2_000_000, limit=1 << 20)
     with pytest.raises(ValueTooLarge):
         through(["y" * 70_000] * 20, limit=1 << 20)
