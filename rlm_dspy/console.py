@@ -27,10 +27,10 @@ _TOLD = 4
 class ConsoleSubscriber:
     """An `rlm_dspy.events.Subscriber` for a person: turns, plans, code, output, sub-calls, and how it ended.
 
-    On a terminal there is a live area below the lines, with the tree of runs as it is now: turns, the code that is being
-    run, calls in flight, children, and what is spent of the limits; it has a bounded height, and of more than four
-    children at once the lines above only say how they end. On any other stream there are plain lines only, without
-    escape sequences. One subscriber may see any number of runs, also at the same time.
+    On a terminal there is a live area below the lines, with the tree of runs as it is now: turns, the code that is
+    being run, calls in flight, children, and what is spent of the limits; it has a bounded height, and of more than
+    four children at once the lines above only say how they end. On any other stream there are plain lines only,
+    without escape sequences. One subscriber may see any number of runs, also at the same time.
 
     Args:
         stream: Where to write; ``sys.stderr`` as it is when a run begins, if None.
@@ -110,12 +110,12 @@ class _View:
         if above is not None:
             above._children += 1
         # Told of in short: its parent has many children at once, or is told of in short itself.
-        self._short = screen.live and above is not None and (above._short or above._children > _TOLD)
+        self._short: bool = screen.live and above is not None and (above._short or above._children > _TOLD)
         self._outputs = outputs
         self._errors = errors
         self._id = run.id[:4]
         self._name = f"[{self._id}] "
-        self._row = Row(parent=above._row if above is not None else None)
+        self._row: Row = Row(parent=above._row if above is not None else None)
         if above is None:
             self._row.spent = lambda: spent(run)
         else:
