@@ -192,8 +192,8 @@ async def writing(run: Run, role: str, predictor: Any, lm: Any) -> AsyncIterator
     if all_listeners and not ours:
         outer = None
     fields = ours if role == "act" else []
-    if fields and run.generation:
-        # Children write at the same time, and a listener cannot tell them apart.
+    if fields and _within(run, predictor):
+        # Children write at the same time as each other, and a listener cannot tell them apart.
         outer, fields = None, []
     if outer is None and not wanted:
         with dspy.context(send_stream=None):
@@ -206,3 +206,11 @@ async def writing(run: Run, role: str, predictor: Any, lm: Any) -> AsyncIterator
             yield
         finally:
             await stream.end()
+
+
+def _within(run: Run, predictor: Any) -> bool:
+    """Whether a run around ``run`` has the same predictor for its root, as that of a child has."""
+    above = run.parent
+    while above is not None and above.program.act is not predictor:
+        above = above.parent
+    return above is not None

@@ -153,7 +153,8 @@ class RLM(PicklableSignature):
                 gives an answer (`rlm_dspy.router`). None for no such call. A program with tools makes none.
             guidance: The aids that let a small model play the root (`rlm_dspy.Guidance`): True for all, False for none,
                 or such as ``{"demonstration": False}`` for all but one.
-            callbacks: What is called in the course of runs (`rlm_dspy.Callbacks`), and DSPy's own callbacks.
+            callbacks: What is called in the course of runs (`rlm_dspy.Callbacks`), and DSPy's own callbacks. Copies,
+                such as those of optimisers, go without; ``dspy.configure(callbacks=[...])`` reaches them too.
 
         Raises:
             ConfigurationError: The signature cannot be read, names collide, or a limit is out of range.

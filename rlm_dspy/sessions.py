@@ -38,6 +38,7 @@ from rlm_dspy.trajectory import Outcome, Trajectory
 if TYPE_CHECKING:
     from rlm_dspy.rlm import RLM
     from rlm_dspy.run import Run
+    from rlm_dspy.stream import RunStream
 
 _MARK = "_rlm_session"
 GONE: Any = object()
@@ -166,6 +167,12 @@ class RLMSession:
         """`__call__`, without ever blocking the event loop."""
         with self._call(inputs) as (values, done):
             return done(await self.program.acall(**values))
+
+    def stream(self, **inputs: Any) -> RunStream:
+        """The next call, whose events come as they happen: see `rlm_dspy.stream.RunStream`."""
+        from rlm_dspy.stream import RunStream
+
+        return RunStream(self, inputs)
 
     @property
     def history(self) -> tuple[SessionCall, ...]:

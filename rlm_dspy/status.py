@@ -7,6 +7,7 @@ from its events, so that whoever watches a stream knows where it is.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +25,27 @@ if TYPE_CHECKING:
     from rlm_dspy.run import Run
 
 
-class RunStatus(StatusMessage):
+class RunStatus(StatusMessage, str):
     """A status message of a run, with the ``event`` that it is of.
+
+    As a text it is ``data: {"status": "..."}``, a server-sent event, because ``dspy.streaming.streaming_response`` hands
+    on such texts and takes no status messages.
 
     The text is that of `status_text`, unless the provider given to ``dspy.streamify`` has a method
     ``run_status_message(event, run)``: then it is what that returns, and none where it returns None or ``""``.
     """
 
+    event: ev.Event
+
+    def __new__(cls, message: str, event: ev.Event) -> RunStatus:
+        return str.__new__(cls, f"data: {json.dumps({'status': message})}\n\n")
+
     def __init__(self, message: str, event: ev.Event) -> None:
         super().__init__(message)
         self.event = event
+
+    def __getnewargs__(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.message, self.event
 
 
 def status_text(event: ev.Event, run: Run) -> str | None:
@@ -58,7 +70,7 @@ def status_text(event: ev.Event, run: Run) -> str | None:
             text = f"Stopped at {event.limit}: making the best answer of what is there..."
         case _:
             return None
-    where = f"[child {event.run[:4]}, depth {event.depth}] " if event.depth else ""
+    where = f"[run {event.run[:4]}, depth {event.depth}] " if event.depth else ""
     return redactor()(where + one_line(text, 300))
 
 

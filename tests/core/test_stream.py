@@ -336,3 +336,24 @@ def test_a_stream_costs_little(sandbox: Environment) -> None:
                 assert way().answer == "x"
                 seconds[way].append(time.perf_counter() - started)
     assert min(seconds[streamed]) < 1.5 * min(seconds[plain]) + 0.1
+
+
+def test_calls_of_a_session_stream_too_and_one_that_was_left_costs_the_session_nothing(sandbox: Environment) -> None:
+    replies = [code("n = 7\nSUBMIT('first')"), code("while True: pass"), code("SUBMIT(str(n))")]
+    with dspy.context(lm=ScriptedLM(replies)), program(sandbox).session() as session:
+        assert list(session.stream(query="first"))[-1].answer == "first"
+        for item in session.stream(query="left"):
+            if isinstance(item, ev.Acted):
+                break
+        assert session.history[-1].outcome == "failed"
+        last = list(session.stream(query="last"))[-1]
+    assert last.outcome == "submitted"
+
+
+def test_calls_of_a_session_stream_asynchronously(sandbox: Environment) -> None:
+    async def main() -> list[str]:
+        async with program(sandbox).session() as session:
+            return [(await collect(session.stream(query="q")))[-1].answer for _ in range(2)]
+
+    with dspy.context(lm=ScriptedLM([code("n = 7\nSUBMIT('first')"), code("SUBMIT(str(n))")])):
+        assert asyncio.run(main()) == ["first", "7"]

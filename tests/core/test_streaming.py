@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import pickle
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -382,7 +383,7 @@ def test_a_run_tells_its_turns_sub_calls_and_children(sandbox: Environment, is_a
         "Turn 1 of 20: asking the model for code...",
         "Turn 2: running 3 lines of code...",
         f"Child {child} started by rlm_query...",
-        f"[child {child}, depth 1] Turn 1 of 20: asking the model for code...",
+        f"[run {child}, depth 1] Turn 1 of 20: asking the model for code...",
         f"Child {child} submitted.",
         "Sub-call 2, llm_query_batched: x",
     ):
@@ -492,3 +493,42 @@ def test_fields_are_told_apart_however_a_reply_is_cut(reply: str, cuts: list[int
     assert found["code"].strip("\n") == find_code(reply).code
     if not found["code"]:
         assert found["reasoning"] == reply
+
+
+def test_a_stream_can_be_served_as_server_sent_events(sandbox: Environment) -> None:
+    """DSPy's ``streaming_response`` takes no status messages; those of runs are events all the same."""
+    rlm = RLM("query -> answer", interpreter_factory=sandbox, sub_lm=ScriptedLM(sub))
+    program = dspy.streamify(rlm, is_async_program=True)
+
+    async def main() -> list[str]:
+        return await consume(dspy.streaming.streaming_response(program(query="q")))
+
+    with dspy.context(lm=ScriptedLM([code("llm_query('x')"), code("SUBMIT('a')")])):
+        events = asyncio.run(main())
+    assert all(event.startswith("data: ") and event.endswith("\n\n") for event in events)
+    assert 'data: {"status": "Turn 1 of 20: asking the model for code..."}\n\n' in events
+    assert events[-1] == "data: [DONE]\n\n"
+    told = RunStatus("Turn 1", ev.TurnStarted(turn=1))
+    again = pickle.loads(pickle.dumps(told))
+    assert (again.message, again.event, str(again)) == (told.message, told.event, str(told))
+
+
+def test_a_listener_on_an_rlm_inside_a_tool_hears_that_one(sandbox: Environment) -> None:
+    inner = RLM("text -> found", interpreter_factory=sandbox)
+
+    def search(text: str) -> str:
+        """A run in a tool."""
+        return str(inner(text=text).found)
+
+    rlm = RLM("query -> answer", tools=[search], interpreter_factory=sandbox)
+    ours, theirs = code("SUBMIT(search('t'))", "Let it search."), code("SUBMIT(text)", "Search here.")
+    heard = listeners(inner, "reasoning")
+    program = dspy.streamify(rlm, stream_listeners=heard, is_async_program=True)
+
+    async def main() -> list[Any]:
+        return await consume(program(query="q"))
+
+    with dspy.context(lm=ScriptedLM(lambda call: theirs if "Variable `text`" in call.prompt else ours)):
+        items = asyncio.run(main())
+    assert items[-1].answer == "t"
+    assert "".join(i.chunk for i in items if isinstance(i, StreamResponse)) == "Search here."
