@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import ctypes
 import functools
 import os
 import queue
 import signal
 import socket
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -60,12 +62,41 @@ def _drain(woken: socket.socket) -> None:
         woken.recv(4096)
 
 
+_loops: weakref.WeakSet[_Loop] = weakref.WeakSet()
+_loops_lock = threading.RLock()
+_at_fork: list[Any] = []
+
+
+def _before_fork() -> None:
+    _loops_lock.acquire()
+    _at_fork.extend(one.runner.get_loop() for one in _loops)
+
+
+def _after_fork_in_parent() -> None:
+    _at_fork.clear()
+    _loops_lock.release()
+
+
+def _after_fork_in_child() -> None:
+    # An inherited loop that is collected, also at the end of the process, closes itself, and takes its wake-up out of
+    # the selector that it shares with the parent's, which then sleeps for ever. So it is never collected.
+    for loop in _at_fork:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(loop))
+    _after_fork_in_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
 class _Loop:
     """An event loop that is closed with the thread it belongs to."""
 
     def __init__(self) -> None:
         self.runner = asyncio.Runner()
         self.pid = os.getpid()
+        with _loops_lock:
+            _loops.add(self)
 
     def __del__(self) -> None:
         # After a fork the inherited loop shares its selector with the parent's: it is dropped, not closed.

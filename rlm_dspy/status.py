@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class RunStatus(StatusMessage, str):
     """A status message of a run, with the ``event`` that it is of.
 
-    As a text it is ``data: {"status": "..."}``, a server-sent event, because ``dspy.streaming.streaming_response`` hands
-    on such texts and takes no status messages.
+    As a text it is ``data: {"status": "..."}``, a server-sent event, because ``dspy.streaming.streaming_response``
+    hands on such texts and takes no status messages.
 
     The text is that of `status_text`, unless the provider given to ``dspy.streamify`` has a method
     ``run_status_message(event, run)``: then it is what that returns, and none where it returns None or ``""``.

@@ -473,6 +473,32 @@ say(prediction.answer, [turn["output"] for turn in prediction.trajectory][1:3])
     assert out.splitlines() == ["child run", "child run", "parent kept ['0', '0']"], err
 
 
+def test_what_a_forked_child_collects_does_not_put_the_parents_event_loop_to_sleep(
+    in_python: Callable[..., Any],
+) -> None:
+    script = PRELUDE + """
+import gc, os
+rlm = RLM("query -> answer", interpreter_factory=ENVIRONMENT)
+
+def work(n):
+    with dspy.context(lm=ScriptedLM([code("SUBMIT(query)")])):
+        return rlm(query=f"q{n}").answer
+
+say(work(0))
+for way in ("collects", "exits"):
+    if not (child := os.fork()):
+        work(1)
+        gc.collect()
+        if way == "collects":
+            os._exit(0)
+        raise SystemExit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    say(work(2))
+"""
+    out, err = in_python(script).communicate(timeout=60)
+    assert out == "q0\nq2\nq2\n", out + err
+
+
 def test_multiprocessing_with_fork(in_python: Callable[..., Any]) -> None:
     script = PRELUDE + """
 import multiprocessing
