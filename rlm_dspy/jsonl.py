@@ -1,8 +1,8 @@
 """A trajectory as one file: JSON Lines, whole enough to look at it, to run it again and to train on it.
 
-The first line is ``{"format": "rlm-dspy trajectory", "schema": 1, "rlm_dspy": VERSION, "run": ID}``. Every other line is one
-event (`rlm_dspy.events`): ``run``, the id of its run, ``kind``, and the fields of that kind. The events of a child stand
-right before the ``child_ended`` line that names its ``run_id``. In the place of a value stands one of
+The first line is ``{"format": "rlm-dspy trajectory", "schema": 1, "rlm_dspy": VERSION, "run": ID}``. Every other line
+is one event (`rlm_dspy.events`): ``run``, the id of its run, ``kind``, and the fields of that kind. The events of a
+child stand right before the ``child_ended`` line that names its ``run_id``. In the place of a value stands one of
 
     null                                       there was none
     {"bytes", "digest", "data", "blobs"}       what the codec made of it (`rlm_dspy.kept`); ``blobs`` in base64

@@ -157,6 +157,9 @@ def test_what_a_later_version_adds_is_passed_over(sandbox: Environment) -> None:
     assert Trajectory.from_jsonl([head, *more]).events == pred.trajectory.events
 
 
+HEAD = '{"format": "rlm-dspy trajectory", "schema": 1, "run": "a"}'
+
+
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
@@ -164,8 +167,8 @@ def test_what_a_later_version_adds_is_passed_over(sandbox: Environment) -> None:
         (["{}"], "not a trajectory"),
         (["\ud800"], "not a trajectory"),
         (['{"format": "rlm-dspy trajectory", "schema": 99, "run": "a"}'], "upgrade"),
-        (['{"format": "rlm-dspy trajectory", "schema": 1, "run": "a"}', "{"], "line 2 of the trajectory is damaged"),
-        (['{"format": "rlm-dspy trajectory", "schema": 1, "run": "a"}', '{"run": "a"}'], "kind"),
+        ([HEAD, "{"], "line 2 of the trajectory is damaged"),
+        ([HEAD, '{"run": "a"}'], "kind"),
         (
             [
                 '{"format": "rlm-dspy trajectory", "schema": 1, "run": "a"}',
