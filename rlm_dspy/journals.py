@@ -38,7 +38,9 @@ SCHEMA = 1
 EVENTS = "events.jsonl"
 VALUES = "values"
 _INLINE = 4096
-_KINDS: dict[str, type[ev.Event]] = {kind.kind: kind for kind in ev.Event.__subclasses__()}
+Hide = Callable[[str], str]
+KINDS: dict[str, type[ev.Event]] = {kind.kind: kind for kind in ev.Event.__subclasses__()}
+"""Every kind of event by its name."""
 _TUPLES = {"layers", "missing", "lost", "notices", "given", "error"}
 
 
@@ -129,14 +131,7 @@ class Journal:
             logger.error("the journal in %s is written no further: %s", self.path, error)
 
     def _record(self, event: ev.Event, run: Run) -> None:
-        hide = redactor()
-        line: dict[str, Any] = {"run": run.id, "kind": event.kind}
-        for field in dataclasses.fields(event):
-            value = getattr(event, field.name)
-            if isinstance(event, ev.ChildEnded) and field.name == "events":
-                continue  # they stand in lines of their own
-            # What the user gave is written as it is.
-            line[field.name] = self._plain(value, (lambda text: text) if field.name == "inputs" else hide)
+        line = {"run": run.id} | plain(event, redactor(), self._kept)
         with self._lock:
             self._write(line)
             if isinstance(event, ev.TurnEnded) and event.depth == 0:
@@ -149,22 +144,13 @@ class Journal:
         self._file.write(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n")
         self._file.flush()
 
-    def _plain(self, value: Any, hide: Any) -> Any:
-        if isinstance(value, Kept):
-            return self._kept(value, hide)
-        if isinstance(value, str):
-            return hide(value)
-        if isinstance(value, dict):
-            return {str(name): self._plain(item, hide) for name, item in value.items()}
-        return [self._plain(item, hide) for item in value] if isinstance(value, (list, tuple)) else value
-
     def _kept(self, value: Kept, hide: Any) -> dict[str, Any]:
         if value.why:
             return {"why": hide(value.why)}
         if value.file is not None:
             return {"file": value.file.name, "bytes": value.size, "digest": value.digest}
         assert value.data is not None
-        data, blobs = _without_secrets(value.data, value.blobs, hide)
+        data, blobs = without_secrets(value.data, value.blobs, hide)
         if not blobs and len(data) <= _INLINE:
             return {"data": data, "bytes": value.size, "digest": value.digest}
         return {"file": self._stored(data, blobs).name, "bytes": value.size, "digest": value.digest}
@@ -177,7 +163,7 @@ class Journal:
         """
         text, blobs = kept.encode(value)
         try:
-            path = self._stored(*((text, blobs) if exact else _without_secrets(text, blobs, redactor())))
+            path = self._stored(*((text, blobs) if exact else without_secrets(text, blobs, redactor())))
         except OSError as error:
             self._failure = self._failure or error
             raise RecordingError(f"it cannot be written: {error.strerror}") from error
@@ -224,7 +210,7 @@ class Journal:
                 found = line.get("usage")
                 usage[run] = found if isinstance(found, dict) else {}
                 continue
-            if kind not in _KINDS:
+            if kind not in KINDS:
                 continue  # of a later version, which says itself what it cannot do without
             with reading(f"{self.path / EVENTS}: an event of the kind {kind!r}"):
                 event = event_of({**line, "kind": kind}, self._value)
@@ -269,6 +255,33 @@ class Journal:
         return Kept(size, digest, str(given["data"]))
 
 
+def plain(event: ev.Event, hide: Hide, keep: Callable[[Kept, Hide], Any]) -> dict[str, Any]:
+    """The kind and the fields of ``event`` as JSON has them, without the events of a child; for `event_of`.
+
+    Args:
+        event: An event.
+        hide: Takes secrets out of a text.
+        keep: What stands in the place of a value; called with the value and ``hide``.
+    """
+
+    def made(value: Any, hide: Hide) -> Any:
+        if isinstance(value, Kept):
+            return keep(value, hide)
+        if isinstance(value, str):
+            return hide(value)
+        if isinstance(value, dict):
+            return {str(name): made(item, hide) for name, item in value.items()}
+        return [made(item, hide) for item in value] if isinstance(value, (list, tuple)) else value
+
+    line: dict[str, Any] = {"kind": event.kind}
+    for field in dataclasses.fields(event):
+        if isinstance(event, ev.ChildEnded) and field.name == "events":
+            continue  # they stand in lines of their own
+        # What the user gave is written as it is.
+        line[field.name] = made(getattr(event, field.name), (lambda text: text) if field.name == "inputs" else hide)
+    return line
+
+
 def event_of(data: dict[str, Any], value: Callable[[Any], Kept | None]) -> ev.Event:
     """The event that ``to_dict`` gave, or that stands in a journal.
 
@@ -279,7 +292,7 @@ def event_of(data: dict[str, Any], value: Callable[[Any], Kept | None]) -> ev.Ev
     Raises:
         KeyError, TypeError, ValueError, AttributeError: It is none.
     """
-    kind = _KINDS[data["kind"]]
+    kind = KINDS[data["kind"]]
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         if field.name not in data:
@@ -353,7 +366,7 @@ _BLOB = re.compile(r'\{"\$":"(\w+)","b":(\d+)\}')
 _ENCODINGS = {"utf16": "utf-16-le", "utf8": "utf-8"}
 
 
-def _without_secrets(text: str, blobs: Any, hide: Callable[[str], str]) -> tuple[str, list[Any]]:
+def without_secrets(text: str, blobs: Any, hide: Callable[[str], str]) -> tuple[str, list[Any]]:
     """What `rlm_dspy.kept.encode` gave, without secrets in any text or bytes of it."""
     encodings = {int(index): _ENCODINGS.get(tag, "latin-1") for tag, index in _BLOB.findall(text)}
     cleaned = []

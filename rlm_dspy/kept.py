@@ -127,11 +127,24 @@ def load(file: Any, name: str, *, records: bool = False) -> Any:
     Raises:
         RecordingError: It is not whole.
     """
+    text, blobs = parts(file, name)
+    try:
+        return Decoder(blobs, records=records).load(json.loads(text))
+    except (EOFError, ValueError, ProtocolError) as error:
+        raise RecordingError(f"the recorded value {name} cannot be read: {error}") from error
+
+
+def parts(file: Any, name: str) -> tuple[str, list[Any]]:
+    """What `encode` gave of the value that `dump` wrote to ``file``, which goes by ``name``.
+
+    Raises:
+        RecordingError: It is not whole.
+    """
     try:
         head, blobs = Reader(file.read, None, None, file.readinto).frame()
         if "tree" not in head or not blobs:
             raise ValueError("it is not a value")
-        return Decoder(list(blobs[1:]), records=records).load(json.loads(bytes(blobs[0])))
+        return bytes(blobs[0]).decode("ascii"), list(blobs[1:])
     except (EOFError, ValueError, ProtocolError) as error:
         raise RecordingError(f"the recorded value {name} cannot be read: {error}") from error
 

@@ -1,11 +1,7 @@
-"""Trajectories for people: a rich table for terminals, one plain HTML block for notebooks.
-
-Everything that comes from a model or from data is escaped; the HTML uses no script and loads nothing.
-"""
+"""Texts for people, and trajectories as a rich table for terminals. Their pages are made by `rlm_dspy.pages`."""
 
 from __future__ import annotations
 
-import html
 import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -73,43 +69,3 @@ def trajectory_table(turns: Sequence[Turn]) -> Any:
             Text(printable(shorten(turn["output"], _SHOWN)), style=style),
         )
     return table
-
-
-def trajectory_html(turns: Sequence[Turn]) -> str:
-    """One self-contained ``<div>``: a row a turn with its reasoning, code, calls and output."""
-
-    def block(text: str) -> str:
-        shown = html.escape(printable(shorten(text, _SHOWN)))
-        return f'<pre style="margin:0;white-space:pre-wrap;overflow-wrap:anywhere;text-align:left">{shown}</pre>'
-
-    def pictures(turn: Turn) -> str:
-        # As the source of an <img>, so that an SVG's scripts do not run.
-        return "".join(
-            f'<img style="max-width:100%" alt="" src="data:{html.escape(image.type)};base64,{image.base64}">'
-            for image in turn.images
-        )
-
-    cell = 'style="vertical-align:top;text-align:left;padding:4px 8px;border-top:1px solid #8884"'
-    rows = []
-    children = getattr(turns, "children", ())
-    for turn in turns:
-        colour = ' style="color:#c33"' if turn.error else ""
-        calls = ""
-        if turn.calls:
-            failed = sum(1 for _, _, error in turn.calls if error)
-            calls = f"<div><small>{len(turn.calls)} calls{f', {failed} failed' if failed else ''}</small></div>"
-        for child in (child for child in children if child.turn == turn.number):
-            asked = html.escape(printable(one_line(child.prompt, 120)))
-            about = f"child, {child.outcome}, {child.seconds:.1f} s: {asked}"
-            calls += f"<details><summary><small>{about}</small></summary>{trajectory_html(child.trajectory)}</details>"
-        rows.append(
-            f"<tr><td {cell}><b{colour}>{turn.number}</b><br><small>{turn.seconds:.1f} s</small></td>"
-            f"<td {cell}>{block(turn['reasoning'])}</td>"
-            f"<td {cell}>{block(turn['code'])}{calls}</td>"
-            f"<td {cell}{colour}>{block(turn['output'])}{pictures(turn)}</td></tr>"
-        )
-    head = "".join(f"<th {cell}>{name}</th>" for name in ("turn", "reasoning", "code", "output"))
-    return (
-        '<div class="rlm-trajectory"><table style="width:100%;border-collapse:collapse;font-size:90%">'
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )

@@ -10,12 +10,18 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex, overload
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 from rlm_dspy import events as ev
 from rlm_dspy.environments.base import Image
 from rlm_dspy.errors import RecordingError
 from rlm_dspy.redact import redactor
+
+if TYPE_CHECKING:
+    import dspy
+
+    from rlm_dspy.rlm import RLM
 
 Status = Literal["submitted", "extracted", "failed", "direct"]
 
@@ -163,15 +169,85 @@ class Trajectory(list[Turn]):
         ended = {event.run_id: event for event in self.events if isinstance(event, ev.ChildEnded)}
         return tuple(_child(ended[run_id]) for run_id in started if run_id in ended)
 
+    def to_jsonl(self, path: str | PathLike[str], *, values: bool = True) -> None:
+        """Write all of it to one file, an event a line; the form is that of `rlm_dspy.jsonl`.
+
+        Secrets that are known are hidden, but in the inputs, which are written as they are.
+
+        Args:
+            path: Replaced where it is there, whole or not at all.
+            values: Write inputs, answers of host functions and outputs too, which it takes to run it again.
+
+        Raises:
+            RecordingError: It is a part of a trajectory.
+            OSError: It cannot be written.
+        """
+        from rlm_dspy import jsonl
+
+        jsonl.write(path, self._whole(), values=values)
+
+    @classmethod
+    def from_jsonl(cls, source: str | PathLike[str] | Iterable[str]) -> Trajectory:
+        """The trajectory that `to_jsonl` wrote.
+
+        Args:
+            source: The file's path, or its lines.
+
+        Raises:
+            RecordingError: It is none, damaged, or of a newer version.
+        """
+        from rlm_dspy import jsonl
+
+        return cls.from_events(jsonl.read(source))
+
+    @classmethod
+    def from_trace(cls, trace: Any, *, tracking_uri: str | None = None) -> Trajectory:
+        """The trajectory of a run that was traced (`rlm_dspy.tracking`), children included.
+
+        Texts that were too large for the trace are there as far as it has them.
+
+        Args:
+            trace: The trace's id, or an ``mlflow`` trace.
+            tracking_uri: The store that it is in; None for the one that is in use.
+
+        Raises:
+            MissingExtraError: MLflow is not installed.
+            RecordingError: There is no such trace, or it holds no run of an RLM.
+        """
+        from rlm_dspy import traces
+
+        return traces.trajectory(trace, tracking_uri=tracking_uri)
+
+    def replay(self, program: RLM | None = None, **options: Any) -> dspy.Prediction:
+        """Run its code again, in a real environment and without a language model: `rlm_dspy.replay`."""
+        from rlm_dspy.replaying import replay
+
+        return replay(self, program, **options)
+
+    def to_html(self, title: str | None = None) -> str:
+        """A page about it that is whole in itself: no script, nothing that is loaded, for light, dark and print.
+
+        Args:
+            title: Of the page; None for the question or the signature.
+        """
+        from rlm_dspy import pages
+
+        return pages.document(self, title)
+
+    def _whole(self) -> tuple[ev.Event, ...]:
+        if self and not self.events:
+            raise RecordingError("a part of a trajectory has no events; give the whole one")
+        return self.events
+
     def __rich__(self) -> Any:
         from rlm_dspy.render import trajectory_table
 
         return trajectory_table(self)
 
     def _repr_html_(self) -> str:
-        from rlm_dspy.render import trajectory_html
+        from rlm_dspy import pages
 
-        return trajectory_html(self)
+        return pages.fragment(self)
 
 
 @dataclass(frozen=True)

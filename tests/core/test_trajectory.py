@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import copy
-import html.parser
 import json
 import pickle
 
 import dspy
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from rlm_dspy import RLM, Outcome, Trajectory, Turn
@@ -71,30 +68,6 @@ def test_slices_are_trajectories(trajectory: Trajectory) -> None:
     assert type(trajectory[1:]) is Trajectory and len(trajectory[1:]) == 3
     assert type(trajectory[0]) is Turn and trajectory[-1].number == 4
     assert trajectory[1:].events == ()
-
-
-class _Tags(html.parser.HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-@given(st.text(max_size=200) | st.just(HOSTILE), st.text(max_size=100), st.booleans())
-def test_html_holds_no_markup_but_its_own(text: str, other: str, error: bool) -> None:
-    turn = Turn(reasoning=text, code=other, output=text, number=1, error=error, calls=[(other, 0.1, text or None)])
-    markup = Trajectory([turn])._repr_html_()
-    markup.encode()
-    reader = _Tags()
-    reader.feed(markup)
-    assert reader.tags <= {"div", "table", "thead", "tbody", "tr", "th", "td", "pre", "b", "br", "small"}
-    assert "\x1b" not in markup
 
 
 def test_hostile_text_on_a_terminal() -> None:
