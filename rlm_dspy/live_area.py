@@ -90,10 +90,10 @@ def area(rows: Sequence[Row], height: int, frame: str, branches: Sequence[str] =
         room -= len(foot) + min(len(rows) - 1, 2)
         details = [*((f"    {line}", "") for line in _code(root.code)), *((f"    {c}", "magenta") for c in root.calls)]
         head = details[: max(0, room)]
-    # A line is kept for how many more there are.
-    most = min(ROWS if len(roots) > 1 else ROWS + 1, height - len(head) - len(foot))
+    room = height - len(head) - len(foot)
     walked = list(_walk(roots, below, branches))
-    told = walked if len(walked) <= most else walked[: max(1, most - 1 if len(roots) == 1 else most)]
+    # A line is kept for how many more there are.
+    told = walked if len(walked) <= min(ROWS, room) else walked[: max(1, min(ROWS, room - 1))]
     lines = []
     for row, before in told:
         lines.append((f"{before or f'{frame} '}{row.text()}", "" if before else "cyan"))

@@ -44,7 +44,7 @@ class RunStatus(StatusMessage, str):
         super().__init__(message)
         self.event = event
 
-    def __getnewargs__(self) -> tuple[Any, ...]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[Any, ...]:
         return self.message, self.event
 
 
