@@ -44,7 +44,7 @@ class TracedRun:
     outputs: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     assessments: dict[str, Any] = field(default_factory=dict)
-    spans: list[Any] = field(default_factory=list, repr=False)
+    spans: list[Any] = field(default_factory=list, repr=False, compare=False)
     tags: dict[str, str] = field(default_factory=dict)
 
     @property
