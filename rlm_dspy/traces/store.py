@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
@@ -50,6 +51,12 @@ def library() -> Any:
     return mlflow
 
 
+def _flush(mlflow: Any) -> None:
+    tracking = sys.modules.get("rlm_dspy.tracking")
+    # Where this process tracks, what it has tracked has to get to MLflow first.
+    (mlflow.flush_trace_async_logging if tracking is None else tracking.flush)()
+
+
 def get(trace_id: str, *, tracking_uri: str | None = None) -> Any:
     """The MLflow trace with this id; what this process has still to write of it is written first.
 
@@ -69,7 +76,7 @@ def get(trace_id: str, *, tracking_uri: str | None = None) -> Any:
             return trace
         if not last:
             # It takes MLflow seconds also where there is nothing to write.
-            mlflow.flush_trace_async_logging()
+            _flush(mlflow)
     if trace is not None:
         return trace
     place = tracking_uri or mlflow.get_tracking_uri()
@@ -99,7 +106,7 @@ def find(
     """
     mlflow = library()
     if flush:
-        mlflow.flush_trace_async_logging()
+        _flush(mlflow)
     client = mlflow.MlflowClient(tracking_uri=tracking_uri)
     places = _experiments(client, experiment)
     left, token = max_traces, None
