@@ -213,7 +213,7 @@ class Journal:
             if kind not in KINDS:
                 continue  # of a later version, which says itself what it cannot do without
             with reading(f"{self.path / EVENTS}: an event of the kind {kind!r}"):
-                event = event_of({**line, "kind": kind}, self._value)
+                event = event_of({**line, "kind": kind, "run": run}, self._value)
             if isinstance(event, ev.ChildEnded):
                 children.add(event.run_id)
                 event = dataclasses.replace(event, events=tuple(logs.get(event.run_id, ())))
@@ -256,7 +256,7 @@ class Journal:
 
 
 def plain(event: ev.Event, hide: Hide, keep: Callable[[Kept, Hide], Any]) -> dict[str, Any]:
-    """The kind and the fields of ``event`` as JSON has them, without the events of a child; for `event_of`.
+    """The kind and the fields of ``event`` as JSON has them, without its run and the events of a child.
 
     Args:
         event: An event.
@@ -275,8 +275,8 @@ def plain(event: ev.Event, hide: Hide, keep: Callable[[Kept, Hide], Any]) -> dic
 
     line: dict[str, Any] = {"kind": event.kind}
     for field in dataclasses.fields(event):
-        if isinstance(event, ev.ChildEnded) and field.name == "events":
-            continue  # they stand in lines of their own
+        if field.name == "run" or (isinstance(event, ev.ChildEnded) and field.name == "events"):
+            continue  # the line says it; they stand in lines of their own
         # What the user gave is written as it is.
         line[field.name] = made(getattr(event, field.name), (lambda text: text) if field.name == "inputs" else hide)
     return line

@@ -100,7 +100,7 @@ def _events(source: Iterable[str], name: str) -> tuple[ev.Event, ...]:
             if kind is None:
                 continue
             known = {"kind", *(field.name for field in dataclasses.fields(kind))}
-            event = event_of({key: value for key, value in data.items() if key in known}, _value)
+            event = event_of({key: data[key] for key in data if key in known} | {"run": run}, _value)
         if isinstance(event, ev.ChildEnded):
             event = dataclasses.replace(event, events=tuple(logs.pop(event.run_id, ())))
         logs.setdefault(run, []).append(event)

@@ -214,9 +214,9 @@ class Trajectory(list[Turn]):
             MissingExtraError: MLflow is not installed.
             RecordingError: There is no such trace, or it holds no run of an RLM.
         """
-        from rlm_dspy import traces
+        from rlm_dspy.traces.store import trajectory_of
 
-        return traces.trajectory(trace, tracking_uri=tracking_uri)
+        return trajectory_of(trace, tracking_uri=tracking_uri)
 
     def replay(self, program: RLM | None = None, **options: Any) -> dspy.Prediction:
         """Run its code again, in a real environment and without a language model: `rlm_dspy.replay`."""

@@ -150,8 +150,8 @@ def _list(options: argparse.Namespace) -> int:
 
     rows = [("TRACE", "WHEN", "OUTCOME", "TURNS", "CALLS", "TIME", "COST", "TASK")]
     found = 0
-    chosen = {"experiment": options.experiment, "tracking_uri": options.tracking_uri, "max_traces": options.max}
-    for trace in traces.find(options.filter, **chosen):
+    chosen: dict[str, Any] = {"experiment": options.experiment, "max_traces": options.max, "flush": False}
+    for trace in traces.find(options.filter, tracking_uri=options.tracking_uri, **chosen):
         for run in traces.runs_of(trace):
             found += 1
             usage, ended = run.usage, run.ended
@@ -159,7 +159,7 @@ def _list(options: argparse.Namespace) -> int:
             if options.json:
                 output.answer(json.dumps(output.plain(_row(run, when))))
                 continue
-            outcome = "unfinished" if ended is None else run.outcome + (f" ({ended.limit})" if ended.limit else "")
+            outcome = "unfinished" if ended is None else ended.outcome + (f" ({ended.limit})" if ended.limit else "")
             cost = usage.get("cost")
             took = "?" if ended is None else seconds(ended.seconds)
             task = str(next((v for v in reversed(run.inputs.values()) if isinstance(v, str)), ""))
@@ -250,6 +250,7 @@ def _export(options: argparse.Namespace) -> int:
             "max_traces": options.max,
             "trace_ids": [options.trace] if options.trace else None,
             "tracking_uri": options.tracking_uri,
+            "flush": False,
         }
         if options.form == "sft":
             rows: Sequence[Any] = traces.sft_from_traces(options.filter, **chosen)

@@ -15,13 +15,9 @@ Needs the extra ``mlflow``; nothing here loads it before it is used.
 
 from __future__ import annotations
 
-from typing import Any
-
-from rlm_dspy.errors import RecordingError
 from rlm_dspy.traces.dataset import sft_from_traces, trainset_from_traces
 from rlm_dspy.traces.reading import TracedRun, runs_of
-from rlm_dspy.traces.store import Which, find, get, runs
-from rlm_dspy.trajectory import Trajectory
+from rlm_dspy.traces.store import Which, find, get, runs, trajectory_of
 
 __all__ = [
     "TracedRun",
@@ -32,15 +28,5 @@ __all__ = [
     "runs_of",
     "sft_from_traces",
     "trainset_from_traces",
-    "trajectory",
+    "trajectory_of",
 ]
-
-
-def trajectory(trace: Any, *, tracking_uri: str | None = None) -> Trajectory:
-    """See `rlm_dspy.Trajectory.from_trace`. Of a trace with several runs, the first that none of the others started."""
-    found = runs_of(get(trace, tracking_uri=tracking_uri) if isinstance(trace, str) else trace)
-    if not found:
-        raise RecordingError(
-            "this trace holds no run of an RLM that was tracked: call rlm_dspy.tracking.enable() before the run"
-        )
-    return found[0].trajectory

@@ -44,7 +44,7 @@ class TracedRun:
     outputs: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     assessments: dict[str, Any] = field(default_factory=dict)
-    spans: list[Any] = field(default_factory=list, repr=False)
+    spans: list[Any] = field(default_factory=list, repr=False, compare=False)
     tags: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -179,7 +179,7 @@ def _log(owner: _Owner, by_id: Mapping[str, _Owner], inputs: Any, outputs: Any) 
         if kind is ev.Executed:
             # Of one that was cut nothing can be shown.
             plain["images"] = [image for image in plain.get("images", ()) if all(isinstance(p, str) for p in image)]
-        event = event_of(_restored(plain), _value)
+        event = event_of(_restored(plain) | {"run": owner.run_id}, _value)
         if isinstance(event, ev.ChildEnded):
             child = by_id.get(event.run_id)
             inner: tuple[ev.Event, ...] = ()

@@ -106,11 +106,19 @@ def recorded(sandbox: Environment) -> tuple[RLM, dspy.Prediction]:
         return rlm, rlm(context=context)
 
 
+def event_without_run(trajectory: Trajectory) -> list[ev.Event]:
+    """The events, as whoever makes them by hand has them."""
+    return [dataclasses.replace(event, run="") for event in trajectory.events]
+
+
 def test_a_run_from_a_file_runs_again(sandbox: Environment, tmp_path: Path) -> None:
     rlm, pred = recorded(sandbox)
     pred.trajectory.to_jsonl(tmp_path / "t.jsonl")
     again = Trajectory.from_jsonl(tmp_path / "t.jsonl")
     assert again.events == pred.trajectory.events and again.children == pred.trajectory.children
+    assert {event.run for event in again.events} == {event.run for event in pred.trajectory.events}
+    lines = list(jsonl.lines(event_without_run(pred.trajectory)))
+    assert Trajectory.from_jsonl(lines).events == again.events
     assert (tmp_path / "t.jsonl").stat().st_mode & 0o077 == 0
     with dspy.context(lm=None):
         second = again.replay(rlm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,7 @@ from typing import Any
 import dspy
 import pytest
 
-from rlm_dspy import RLM, ConfigurationError, MissingExtraError, RecordingError, Trajectory, traces
-from rlm_dspy import events as ev
+from rlm_dspy import RLM, ConfigurationError, RecordingError, Trajectory, traces
 from rlm_dspy.cli import exits, main
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Call, ScriptedLM, code
@@ -22,15 +22,26 @@ mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed
 tracking = pytest.importorskip("rlm_dspy.tracking", reason="tracking is not there")
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty store. To make one takes MLflow seconds."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{path}")
+    client.create_experiment("traces", artifact_location=(path.parent / "artifacts").as_uri())
+    return path
+
+
 @pytest.fixture
-def uri(tmp_path: Path) -> Iterator[str]:
+def uri(empty: Path, tmp_path: Path) -> Iterator[str]:
     """A store of its own, and tracking off again after the test."""
     before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
+    shutil.copy(empty, tmp_path / "mlflow.db")
     found = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    with dspy.context():
-        tracking.enable("traces", found)
-        yield found
-        tracking.disable()
+    callbacks = dspy.settings.callbacks
+    tracking.enable("traces", found)
+    yield found
+    tracking.disable()
+    dspy.configure(callbacks=callbacks)
     mlflow.set_tracking_uri(before)
 
 
@@ -75,7 +86,7 @@ def shown(events: Any) -> list[dict[str, Any]]:
 
 def last() -> str:
     """The newest trace's id."""
-    return str(next(traces.find(max_traces=1)).info.trace_id)
+    return str(next(traces.find(max_traces=1, flush=False)).info.trace_id)
 
 
 def test_a_trajectory_comes_back_from_its_trace(sandbox: Environment, uri: str) -> None:
@@ -105,13 +116,15 @@ def test_long_texts_come_back_as_head_and_tail(sandbox: Environment, uri: str) -
     lm = ScriptedLM([code("print('a' * 9_000 + 'b' * 9_000)"), code("SUBMIT('x')")])
     with dspy.context(lm=lm):
         RLM("context -> answer", interpreter=sandbox)(context="c" * 1_000_000)
+    tracking.flush()
     again = Trajectory.from_trace(last())
     assert again[0].output.startswith("aaa") and again[0].output.endswith("bbb")
     assert "characters are not in the trace" in again[0].output and len(again[0].output) < 10_000
-    (found,) = traces.runs()
+    (found,) = traces.runs(flush=False)
     assert found.inputs == {} and found.missing == ("context",)
 
 
+@pytest.mark.heavy
 def test_examples(sandbox: Environment, uri: str, caplog: pytest.LogCaptureFixture) -> None:
     run(sandbox, query="first")
     mlflow.log_feedback(trace_id=last(), name="correct", value=True)
@@ -120,31 +133,35 @@ def test_examples(sandbox: Environment, uri: str, caplog: pytest.LogCaptureFixtu
     mlflow.log_expectation(trace_id=last(), name="answer", value="what it should be")
     run(sandbox, context="z" * 100_000, query="third")
     large = last()
-    found = traces.trainset_from_traces()
+    found = traces.trainset_from_traces(flush=False)
     assert [example.query for example in found] == ["second", "first"]
     assert "1 runs were left out" in caplog.text and "'context'" in caplog.text
     second, first = found
     assert first.inputs().toDict() == {"context": "some text", "query": "first"}
     assert first.labels().toDict() == {"answer": "the end", "n": 3}
     assert second.labels().toDict() == {"answer": "what it should be", "n": 3}
-    assert [e.query for e in traces.trainset_from_traces(feedback={"correct": True})] == ["first"]
-    assert [e.query for e in traces.trainset_from_traces(feedback={"correct": lambda v: not v})] == ["second"]
-    assert traces.trainset_from_traces(outcomes=["extracted"]) == []
-    whole = traces.trainset_from_traces(fill=lambda run: {"context": "Z"}, where=lambda run: run.trace_id == large)
+    assert [e.query for e in traces.trainset_from_traces(flush=False, feedback={"correct": True})] == ["first"]
+    assert [e.query for e in traces.trainset_from_traces(flush=False, feedback={"correct": lambda v: not v})] == [
+        "second"
+    ]
+    assert traces.trainset_from_traces(flush=False, outcomes=["extracted"]) == []
+    whole = traces.trainset_from_traces(
+        flush=False, fill=lambda run: {"context": "Z"}, where=lambda run: run.trace_id == large
+    )
     assert [(e.context, e.query) for e in whole] == [("Z", "third")]
     with pytest.raises(RecordingError, match="pass fill="):
-        traces.trainset_from_traces(missing="raise")
+        traces.trainset_from_traces(flush=False, missing="raise")
     with pytest.raises(ConfigurationError, match="no experiment 'none'"):
-        traces.trainset_from_traces(experiment="none")
+        traces.trainset_from_traces(flush=False, experiment="none")
     with pytest.raises(ConfigurationError, match="refused the search"):
-        traces.trainset_from_traces("what?")
+        traces.trainset_from_traces("what?", flush=False)
     with pytest.raises(TypeError, match="unknown: outcome"):
-        traces.trainset_from_traces(outcome="submitted")  # type: ignore[call-arg]
+        traces.trainset_from_traces(flush=False, outcome="submitted")  # type: ignore[call-arg]
 
 
 def test_a_conversation_is_what_the_model_was_sent(sandbox: Environment, uri: str) -> None:
     lm, _ = run(sandbox)
-    (row,) = traces.sft_from_traces()
+    (row,) = traces.sft_from_traces(flush=False)
     sent = [call for call in lm.calls if "count it" not in call.own[0]["content"]][-1]
     assert row["messages"] == [*sent.messages, {"role": "assistant", "content": root(sent)}]
     assert row["turns"] == sum(1 for m in sent.messages if m["role"] == "assistant") + 1
@@ -157,7 +174,8 @@ def test_a_long_conversation_is_put_together_of_its_requests(sandbox: Environmen
     lm = ScriptedLM([*replies, code("SUBMIT('x')")])
     with dspy.context(lm=lm):
         RLM("query -> answer", interpreter=sandbox)(query="What?")
-    (row,) = traces.sft_from_traces(missing="raise")
+    tracking.flush()
+    (row,) = traces.sft_from_traces(flush=False, missing="raise")
     assert row["messages"][:-1] == lm.calls[-1].messages and row["turns"] >= 10
 
 
@@ -165,9 +183,10 @@ def test_a_conversation_that_the_trace_has_in_part_is_left_out(sandbox: Environm
     lm = ScriptedLM([code("print('a' * 5)", "p" * 20_000), code("SUBMIT('x')")])
     with dspy.context(lm=lm):
         RLM("query -> answer", interpreter=sandbox)(query="What?")
-    assert traces.sft_from_traces() == []
+    tracking.flush()
+    assert traces.sft_from_traces(flush=False) == []
     with pytest.raises(RecordingError, match="cap=None"):
-        traces.sft_from_traces(missing="raise")
+        traces.sft_from_traces(flush=False, missing="raise")
 
 
 def test_what_is_no_trace_of_ours(sandbox: Environment, uri: str) -> None:
@@ -176,11 +195,12 @@ def test_what_is_no_trace_of_ours(sandbox: Environment, uri: str) -> None:
     with mlflow.start_span("other"):
         pass
     tracking.flush()
-    assert list(traces.runs()) == []
+    assert list(traces.runs(flush=False)) == []
     with pytest.raises(RecordingError, match="no run of an RLM"):
         Trajectory.from_trace(last())
 
 
+@pytest.mark.heavy
 def test_the_command_line(
     sandbox: Environment, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,4 +259,3 @@ def test_without_mlflow_the_extra_is_named(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert "pip install 'rlm-dspy[mlflow]'" in done.stdout and "rlm-dspy[mlflow]" in done.stderr, done.stderr
-    assert MissingExtraError and ev
