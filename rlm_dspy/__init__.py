@@ -15,6 +15,7 @@ Everything public is an attribute of this module or of one of its rooms, and is 
     rlm_dspy.models         a language model on this machine
     rlm_dspy.providers      key variables of providers, and the fix for their errors
     rlm_dspy.events         what happens in a run
+    rlm_dspy.tracking       runs as MLflow traces
     rlm_dspy.errors         the exception tree
 """
 
@@ -24,7 +25,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlm_dspy import environments, errors, events, models, providers, signatures, tasks, testing
+    from rlm_dspy import environments, errors, events, models, providers, signatures, tasks, testing, tracking
     from rlm_dspy.callbacks import Callbacks
     from rlm_dspy.completions import acompletion, completion
     from rlm_dspy.errors import (
@@ -95,7 +96,7 @@ _HOMES = {
     "SandboxUnavailableError": "rlm_dspy.errors",
     "ValueTooLargeError": "rlm_dspy.errors",
 }
-_MODULES = ("environments", "errors", "events", "models", "providers", "signatures", "tasks", "testing")
+_MODULES = ("environments", "errors", "events", "models", "providers", "signatures", "tasks", "testing", "tracking")
 
 # Written out, because type checkers and editors read no expressions; tests/test_layout.py keeps it equal to the above.
 __all__ = [
@@ -143,6 +144,7 @@ __all__ = [
     "subscribe",
     "tasks",
     "testing",
+    "tracking",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Everything that leans on a part of DSPy that DSPy does not promise to keep. Tested by tests/core/test_compat.py.
+"""Everything that leans on a part of DSPy, or of Python, that may not stay. Tested by tests/core/test_compat.py.
 
 | what | why there is no public way (DSPy 3.4.1) |
 |---|---|
@@ -9,6 +9,7 @@
 | `model_facts` | the published prices and context windows that DSPy ships are read by an unlisted module |
 | `facts_at_hand` | that module fetches them when it is first asked, and blocks its caller meanwhile |
 | `generation_config` | an explicit ``Request`` leaves out the settings that an LM has by itself |
+| `before_threads_end` | what is to be sent at exit needs threads, and ``atexit`` comes after their end |
 | `SubAgents` | the sandbox stand-in for ``import dspy`` lives in ``dspy.primitives.facade`` |
 """
 
@@ -123,6 +124,17 @@ def generation_config(lm: Any) -> Config:
         except (LM15Error, TypeError, ValueError):
             continue
     return Config()
+
+
+def before_threads_end(function: Callable[[], object]) -> None:
+    """Call ``function`` when the process ends, while threads and executors still work, where Python has a way to.
+
+    What is registered last is called first.
+    """
+    import atexit
+    import threading
+
+    getattr(threading, "_register_atexit", atexit.register)(function)
 
 
 class SubAgents:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from dspy.utils.usage_tracker import UsageTracker
@@ -15,6 +17,26 @@ from rlm_dspy.usage import STAND_IN, Tally, reported
 
 TOOL = "tool"
 """The role of LM calls that tools and sub-agents make by themselves."""
+
+
+@dataclass(frozen=True)
+class Metered:
+    """One LM request as a `Meter` counted it.
+
+    Attributes:
+        lm: The model's name.
+        tally: Tokens and money, exactly what was added to the account.
+        output_picodollars: The part of the money that the output cost; None where only the sum is known.
+    """
+
+    lm: str
+    tally: Tally
+    output_picodollars: int | None = None
+
+
+metered: contextvars.ContextVar[list[Metered] | None] = contextvars.ContextVar("rlm_dspy_metered", default=None)
+"""Where a list is set around an LM call, what is counted for that very call is put into it. For whoever shows calls
+one by one: DSPy tells its callbacks nothing of usage."""
 
 
 class Meter(UsageTracker):
@@ -79,6 +101,10 @@ class Meter(UsageTracker):
             tally.unpriced = 1
         else:
             tally.picodollars = price.cost(tally.input_tokens, tally.output_tokens, cached, written)
+        if (seen := metered.get()) is not None:
+            split = cost is None and price is not None and not tally.unpriced
+            output = price.cost(0, tally.output_tokens) if split and price is not None else None
+            seen.append(Metered(lm, tally, output))
         role, chars = (who.role, who.chars) if own and who is not None else (TOOL, 0)
         self.ledger.record(role, lm, tally, chars=chars, upward=self._outer is None or isinstance(self._outer, Meter))
         if tally.unpriced and self.ledger.max_cost is not None:

@@ -33,7 +33,7 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 DEADLINE = 20.0
 # Threads that wait for work as long as the process lives.
-IDLE = ("rlm-dspy-spawner", "rlm-dspy-pool", "rlm-dspy-clouds")
+IDLE = ("rlm-dspy-spawner", "rlm-dspy-pool", "rlm-dspy-clouds", "rlm-dspy-tracking")
 
 
 def eventually(true: Callable[[], Any], seconds: float = DEADLINE) -> bool:

@@ -335,3 +335,13 @@ def test_which_lms_can_stream() -> None:
     assert _compat.can_stream(dspy.LM("own/m", engine=Streams()))
     assert not _compat.can_stream(dspy.LM("own/m", engine=Engine()))
     assert not _compat.can_stream(dspy.LM("own/m", engine=Streams(), async_engine=AsyncEngine()))
+
+
+def test_before_threads_end_comes_while_executors_still_work(in_python: Callable[..., Any]) -> None:
+    process = in_python(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from rlm_dspy._compat import before_threads_end\n"
+        "pool = ThreadPoolExecutor()\n"
+        "before_threads_end(lambda: print(pool.submit(lambda: 'done').result()))\n"
+    )
+    assert process.communicate(timeout=60)[0].strip() == "done"

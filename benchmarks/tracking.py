@@ -1,0 +1,132 @@
+"""What tracking in MLflow costs: the same runs with it off and on, taking turns.
+
+    python -m benchmarks.tracking [--repeats 7]      exit status 1 if a run with it on takes more than 1.25 × as long
+
+A run has 21 turns and 200 sub-calls, at once or one after the other, on a server that answers at once: what is left is
+the engine's own time, of which tracking is the largest share that it can be. Every run of either kind begins when what
+the one before left behind is written. The store is a SQLite file in a temporary folder. What the exporter does after a
+run is not part of the run, and printed beside it. The second part is how much a large input adds to the store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import dspy
+
+from benchmarks import server
+from benchmarks.engines.bare import lm
+from benchmarks.work import Work, context
+from rlm_dspy import RLM, tracking
+
+BAR = 1.25
+"""How long a run may take with tracking on, over its time with it off."""
+STORE_BAR = 100_000
+"""Bytes that an input of 100 MB may add to the store, over those of a short one."""
+LARGE = 100_000_000
+TURNS, SUB_CALLS = 21, 200
+
+
+def program(work: Work, address: str) -> tuple[RLM, dspy.LM]:
+    """The program of ``work``, and its root's LM."""
+    rlm = RLM(
+        "context -> answer: str",
+        max_iters=work.turns,
+        max_llm_calls=max(work.sub_calls, 1),
+        max_concurrency=work.width,
+        sub_lm=lm(work.sub_model("ours"), address),
+    )
+    return rlm, lm(work.root_model("ours"), address)
+
+
+def once(rlm: RLM, root: dspy.LM, text: str) -> float:
+    """Seconds of one run."""
+    started = time.perf_counter()
+    with dspy.context(lm=root):
+        prediction = rlm(context=text)
+    took = time.perf_counter() - started
+    assert prediction.outcome == "submitted" and prediction.answer == "ok", prediction
+    return took
+
+
+def overhead(work: Work, address: str, repeats: int, uri: str) -> float:
+    """Time with tracking on over that with it off: of the medians. Printed with the rest."""
+    rlm, root = program(work, address)
+    text = context(work.context)
+    took: dict[bool, list[float]] = {False: [], True: []}
+    cpu: dict[bool, list[float]] = {False: [], True: []}
+    written: list[float] = []
+    tracking.enable("benchmark", uri)
+    callbacks = dspy.settings.callbacks
+    for number in range(repeats + 1):
+        for on in (False, True) if number % 2 else (True, False):
+            used = time.process_time()
+            with dspy.context(callbacks=callbacks if on else []):
+                seconds = once(rlm, root, text)
+            used = time.process_time() - used
+            started = time.perf_counter()
+            tracking.flush()
+            if number:  # the first of each warms up
+                took[on].append(seconds)
+                cpu[on].append(used)
+                if on:
+                    written.append(time.perf_counter() - started)
+    tracking.disable()
+    ratio = statistics.median(took[True]) / statistics.median(took[False])
+    least = min(took[True]) / min(took[False])
+    off, on_ = (f"{statistics.median(took[on]):.2f} s (least {min(took[on]):.2f})" for on in (False, True))
+    spent = statistics.median(cpu[True]) / statistics.median(cpu[False])
+    print(
+        f"{work.title}: off {off}, on {on_}: {ratio:.2f} × (of the least {least:.2f} ×, processor time {spent:.2f} ×), "
+        f"then {statistics.median(written):.2f} s to write what is left"
+    )
+    return min(ratio, least)
+
+
+def added(address: str, folder: Path) -> int:
+    """Bytes that the store of a run over a large input has more than that of one over a short input."""
+    sizes = []
+    for characters in (1_000, LARGE):
+        work = Work("large", "one run", turns=2, context=characters)
+        file = folder / f"{characters}.db"
+        tracking.enable("benchmark", f"sqlite:///{file}")
+        rlm, root = program(work, address)
+        text = context(characters)
+        before = _bytes(folder)
+        seconds = once(rlm, root, text)
+        tracking.flush()
+        sizes.append(_bytes(folder) - before)
+        print(f"an input of {characters:,} characters: {seconds:.2f} s, {sizes[-1]:,} bytes in the store")
+        tracking.disable()
+    return sizes[1] - sizes[0]
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print; 1 where a bar is not met."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tracking", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=7, help="timed runs of each kind")
+    repeats = parser.parse_args(argv).repeats
+    works = (
+        Work("batch", f"{TURNS} turns, {SUB_CALLS} sub-calls at once", turns=TURNS, batch=SUB_CALLS),
+        Work("serial", f"{TURNS} turns, {SUB_CALLS} sub-calls one by one", turns=TURNS, serial=SUB_CALLS),
+    )
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    with tempfile.TemporaryDirectory() as folder, server.running() as address:
+        ratios = [overhead(work, address, repeats, f"sqlite:///{folder}/mlflow.db") for work in works]
+        more = added(address, Path(folder))
+    print(f"bars: {max(ratios):.2f} × ≤ {BAR} ×; {more:,} bytes for 100 MB < {STORE_BAR:,}")
+    return int(max(ratios) > BAR or more >= STORE_BAR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

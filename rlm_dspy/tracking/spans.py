@@ -1,0 +1,213 @@
+"""Spans: opened while a program runs, written to MLflow when it has ended or in between, by a thread of its own.
+
+An MLflow span takes a third of a millisecond, and a sub-call of a fast server two. So only what somebody else's spans
+may come to lie in is begun at once (RLMs, turns, executions, tools, modules); all else is noted, and made of the notes
+later, with the times that were noted. What leans on MLflow beyond its documentation is here:
+
+| what | why (MLflow 3.17) |
+|---|---|
+| `set_span_in_context`, `detach_span_from_context` | the only way to make a span current between two callbacks |
+| `mlflow_runtime_context` | whether another span has become current, told without looking it up |
+| `SpanAttributeKey` | names of the attributes of which MLflow makes its token and cost columns |
+| `maybe_get_request_id` | whether ``mlflow.genai.evaluate`` waits for the trace |
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlflow
+from mlflow.entities import SpanEvent, SpanStatus, SpanStatusCode, SpanType
+from mlflow.tracing.constant import SpanAttributeKey
+from mlflow.tracing.provider import detach_span_from_context, mlflow_runtime_context, set_span_in_context
+from mlflow.tracing.utils import maybe_get_request_id
+
+from rlm_dspy import events as ev
+from rlm_dspy.tracking.capped import Clip
+
+__all__ = ["EVENTS", "Open", "SpanAttributeKey", "SpanType", "Tree", "current", "evaluating", "innermost", "tag"]
+
+EVENTS = "rlm_dspy.events"
+"""The attribute with the events of a run that were emitted while a span was the innermost one of it."""
+
+innermost: contextvars.ContextVar[Open | None] = contextvars.ContextVar("rlm_dspy_open_span", default=None)
+"""The innermost span of ours in this context."""
+
+
+@dataclass(eq=False)
+class Open:
+    """A span of ours, from its beginning until it is written.
+
+    Attributes:
+        name: As the tree shows it.
+        kind: What it stands for: ``"rlm"``, ``"turn"``, ``"execute"``, ``"call"``, ``"module"``, ``"lm"``, ``"tool"``.
+        span_type: MLflow's type.
+        clip: How its values are stored.
+        parent: The one it is in: ours, MLflow's, or None for a new trace.
+        tree: The tree of runs that it is written with; None for one that is written as it ends.
+        inputs, outputs: Make the JSON-able values when it is written.
+        attributes: JSON-able.
+        events: Of its run.
+        failure: Why it failed.
+        span: MLflow's, where there is one yet.
+    """
+
+    name: str
+    kind: str
+    span_type: str
+    clip: Clip
+    parent: Any = None
+    tree: Tree | None = None
+    inputs: Callable[[], Any] | None = None
+    outputs: Callable[[], Any] | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    events: list[ev.Event] = field(default_factory=list)
+    failure: str | None = None
+    span: Any = None
+    ended: int | None = None
+    started: int = field(default_factory=time.time_ns)
+    preview: str = ""
+    token: Any = None
+    _within: Any = None
+    _tokens: tuple[Any, Any] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self) -> Open:
+        """Have MLflow's span now, so that others can come to lie in it."""
+        with self._lock:
+            if self.span is None:
+                above = self.parent.begin().span if isinstance(self.parent, Open) else self.parent
+                self.span = mlflow.start_span_no_context(
+                    self.name, span_type=self.span_type, parent_span=above, start_time_ns=self.started
+                )
+        return self
+
+    def enter(self) -> Open:
+        """Make it the innermost span of this context, MLflow's too where it has begun."""
+        attached = None if self.span is None else set_span_in_context(self.span)
+        self._within = mlflow_runtime_context.get_current()
+        self._tokens = innermost.set(self), attached
+        return self
+
+    def leave(self) -> None:
+        """Make the one before it innermost again, if this is the context that entered it."""
+        if self._tokens is None:
+            return
+        (ours, theirs), self._tokens = self._tokens, None
+        try:
+            innermost.reset(ours)
+            if theirs is not None:
+                detach_span_from_context(theirs)
+        except (ValueError, RuntimeError):
+            pass  # a task of its own: its context ends with it
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether no span of somebody else's has been entered in this context since this one was."""
+        # Its context is another object then; to ask for the span itself takes ten times as long.
+        return mlflow_runtime_context.get_current() is self._within
+
+    def end(self, outputs: Callable[[], Any] | None = None, failure: str | None = None, **attributes: Any) -> None:
+        """End it, once.
+
+        Args:
+            outputs: Makes them when it is written.
+            failure: Why it failed, or None.
+            **attributes: More of them.
+        """
+        with self._lock:
+            if self.ended is not None:
+                return
+            self.ended = time.time_ns()
+        self.outputs = outputs or self.outputs
+        self.failure = failure or self.failure
+        self.attributes.update(attributes)
+        if self.tree is None:
+            self.write()
+        else:
+            self.tree.add(self)
+
+    def write(self) -> None:
+        """Write it, with the times that were noted."""
+        span = self.begin().span
+        if self.inputs is not None:
+            span.set_inputs(self.inputs())
+        for name, value in self.attributes.items():
+            span.set_attribute(name, value)
+        if self.events:
+            span.set_attribute(EVENTS, [self.clip.event(_data(event)) for event in self.events])
+        status: Any = SpanStatusCode.OK
+        if self.failure is not None:
+            failure = self.clip.clean(self.failure)
+            kind, _, message = failure.partition(": ")
+            told = {"exception.type": kind[:200], "exception.message": message or failure, "exception.stacktrace": ""}
+            span.add_event(SpanEvent(name="exception", attributes=told))
+            status = SpanStatus(SpanStatusCode.ERROR, failure)
+        span.end(outputs=None if self.outputs is None else self.outputs(), status=status, end_time_ns=self.ended)
+
+
+class Tree:
+    """The ended spans of one tree of runs that are not written yet.
+
+    Args:
+        write: Takes some of them to be written, in their order, elsewhere.
+    """
+
+    EVERY = 2.0
+    """Seconds after which a run that goes on has what has ended written, so that it can be looked at meanwhile."""
+    MOST = 2_000
+    """So many that have ended are written at once, too."""
+
+    def __init__(self, write: Callable[[list[Open]], None]) -> None:
+        self._write = write
+        self._ended: list[Open] = []
+        self._lock = threading.Lock()
+        self._written = time.monotonic()
+
+    def add(self, span: Open) -> None:
+        """``span`` has ended."""
+        with self._lock:
+            self._ended.append(span)
+            due = len(self._ended) >= self.MOST or time.monotonic() - self._written >= self.EVERY
+        if due:
+            self.write()
+
+    def take(self) -> list[Open]:
+        """What has ended and is not written."""
+        with self._lock:
+            taken, self._ended = self._ended, []
+            self._written = time.monotonic()
+        return taken
+
+    def write(self) -> None:
+        """Have it written elsewhere."""
+        if taken := self.take():
+            self._write(taken)
+
+
+def _data(event: ev.Event) -> dict[str, Any]:
+    if isinstance(event, ev.ChildEnded):
+        # The child's own spans have them.
+        return {**{k: v for k, v in vars(event).items() if k != "events"}, "kind": event.kind, "events": []}
+    return event.to_dict()
+
+
+def current() -> Any:
+    """MLflow's span that is current in this context, or None."""
+    return mlflow.get_current_active_span()
+
+
+def evaluating() -> bool:
+    """Whether ``mlflow.genai.evaluate`` waits for the trace of this call."""
+    return maybe_get_request_id(is_evaluate=True) is not None
+
+
+def tag(span: Any, tags: dict[str, str | None]) -> None:
+    """Tag the trace of ``span``, which is current, so that it can be searched for; what is None is left out."""
+    if span is not None and current() is not None:
+        mlflow.update_current_trace(tags={name: value for name, value in tags.items() if value is not None})
