@@ -21,9 +21,10 @@ from pathlib import Path
 import dspy
 
 from benchmarks import server
-from benchmarks.engines.bare import lm
-from benchmarks.work import Work, context
-from rlm_dspy import RLM, tracking
+from benchmarks.engines import Engine
+from benchmarks.engines.ours import prepare
+from benchmarks.work import Work
+from rlm_dspy import tracking
 
 BAR = 1.25
 """How long a run may take with tracking on, over its time with it off."""
@@ -33,32 +34,17 @@ LARGE = 100_000_000
 TURNS, SUB_CALLS = 21, 200
 
 
-def program(work: Work, address: str) -> tuple[RLM, dspy.LM]:
-    """The program of ``work``, and its root's LM."""
-    rlm = RLM(
-        "context -> answer: str",
-        max_iters=work.turns,
-        max_llm_calls=max(work.sub_calls, 1),
-        max_concurrency=work.width,
-        sub_lm=lm(work.sub_model("ours"), address),
-    )
-    return rlm, lm(work.root_model("ours"), address)
-
-
-def once(rlm: RLM, root: dspy.LM, text: str) -> float:
+def once(engine: Engine) -> float:
     """Seconds of one run."""
+    engine.before()
     started = time.perf_counter()
-    with dspy.context(lm=root):
-        prediction = rlm(context=text)
-    took = time.perf_counter() - started
-    assert prediction.outcome == "submitted" and prediction.answer == "ok", prediction
-    return took
+    engine.run()
+    return time.perf_counter() - started
 
 
 def overhead(work: Work, address: str, repeats: int, uri: str) -> float:
     """Time with tracking on over that with it off: of the medians. Printed with the rest."""
-    rlm, root = program(work, address)
-    text = context(work.context)
+    engine = prepare(work, address)
     took: dict[bool, list[float]] = {False: [], True: []}
     cpu: dict[bool, list[float]] = {False: [], True: []}
     written: list[float] = []
@@ -68,7 +54,7 @@ def overhead(work: Work, address: str, repeats: int, uri: str) -> float:
         for on in (False, True) if number % 2 else (True, False):
             used = time.process_time()
             with dspy.context(callbacks=callbacks if on else []):
-                seconds = once(rlm, root, text)
+                seconds = once(engine)
             used = time.process_time() - used
             started = time.perf_counter()
             tracking.flush()
@@ -93,13 +79,12 @@ def added(address: str, folder: Path) -> int:
     """Bytes that the store of a run over a large input has more than that of one over a short input."""
     sizes = []
     for characters in (1_000, LARGE):
-        work = Work("large", "one run", turns=2, context=characters)
+        work = Work("large", "one run", turns=2, context=characters, cold=False)
         file = folder / f"{characters}.db"
         tracking.enable("benchmark", f"sqlite:///{file}")
-        rlm, root = program(work, address)
-        text = context(characters)
+        engine = prepare(work, address)
         before = _bytes(folder)
-        seconds = once(rlm, root, text)
+        seconds = once(engine)
         tracking.flush()
         sizes.append(_bytes(folder) - before)
         print(f"an input of {characters:,} characters: {seconds:.2f} s, {sizes[-1]:,} bytes in the store")
@@ -117,8 +102,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each kind")
     repeats = parser.parse_args(argv).repeats
     works = (
-        Work("batch", f"{TURNS} turns, {SUB_CALLS} sub-calls at once", turns=TURNS, batch=SUB_CALLS),
-        Work("serial", f"{TURNS} turns, {SUB_CALLS} sub-calls one by one", turns=TURNS, serial=SUB_CALLS),
+        Work("batch", f"{TURNS} turns, {SUB_CALLS} sub-calls at once", turns=TURNS, batch=SUB_CALLS, cold=False),
+        Work("serial", f"{TURNS} turns, {SUB_CALLS} sub-calls one by one", turns=TURNS, serial=SUB_CALLS, cold=False),
     )
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     with tempfile.TemporaryDirectory() as folder, server.running() as address:

@@ -44,7 +44,7 @@ _NOWHERE = object()
 _PLAIN = (dspy.LM, ScriptedLM)
 
 
-class Tracker(MlflowCallback):  # type: ignore[misc]
+class Tracker(MlflowCallback):
     """The callback that `rlm_dspy.tracking.enable` installs.
 
     Args:
@@ -133,7 +133,7 @@ class Tracker(MlflowCallback):  # type: ignore[misc]
             # What those are given is all in the messages below.
             made.inputs = functools.partial(self._clip.fields, self._clip.hold(_plain(given)))
         signature = getattr(instance, "signature", None)
-        if hasattr(signature, "signature"):
+        if signature is not None and hasattr(signature, "signature"):
             made.attributes["signature"] = signature.signature
         self._begin(call_id, made, self._end_module, late=isinstance(instance, dspy.Predict))
 
@@ -149,15 +149,16 @@ class Tracker(MlflowCallback):  # type: ignore[misc]
             usage = outputs.get_lm_usage() if made.tree is None else None
             if usage:
                 made.attributes[SpanAttributeKey.CHAT_USAGE] = measured_of(usage)
-            held = self._clip.hold(outputs.toDict())
+            # Its values, as they are now: the program may set others.
+            held = dict(outputs.items()) if made.span is None else self._clip.hold(outputs.toDict())
             made.end(lambda: self._clip.fields(held), _text(exception))
         else:
             made.end(self._given(outputs), _text(exception))
 
     def _end_folded(self, call: Open, outputs: Any, exception: BaseException | None) -> None:
         if exception is None:
-            held = self._clip.hold(outputs.toDict() if isinstance(outputs, dspy.Prediction) else {"result": outputs})
-            call.outputs = lambda: self._clip.fields(held)
+            held = dict(outputs.items()) if isinstance(outputs, dspy.Prediction) else {"result": outputs}
+            call.outputs = functools.partial(self._clip.fields, held)
 
     # ----------------------------------------------------------------------------------------------------- RLMs
 
@@ -246,7 +247,9 @@ class Tracker(MlflowCallback):  # type: ignore[misc]
     def _end_lm(self, seen: list[Metered], made: Open, outputs: Any, exception: BaseException | None) -> None:
         metered.reset(made.token)
         made.leave()
-        made.end(self._given(outputs), _text(exception), **measured(seen))
+        made.more = functools.partial(measured, seen)
+        # Its own list of texts, which nobody changes; a text is as long as a model writes.
+        made.end(lambda: self._clip.value(outputs), _text(exception))
 
     def on_lm_end(self, call_id: str, outputs: Any | None, exception: Exception | None = None) -> None:
         """Its end, with what was metered for it."""

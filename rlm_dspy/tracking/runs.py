@@ -101,8 +101,9 @@ class RunSpans:
         if call.inputs is None:
             call.inputs = lambda: {"preview": self._clip.clean(call.preview)}
         outputs = call.outputs or (lambda: self._clip.clean(event.preview) or None)
-        more = {"rlm_dspy.reused": True} if event.reused else {}
-        call.end(outputs, event.error, **more)
+        if event.reused:
+            call.attributes["rlm_dspy.reused"] = True
+        call.end(outputs, event.error)
 
     def _end_execute(self, event: ev.Executed, run: Run) -> None:
         execute, self._execute = self._execute, None
@@ -110,14 +111,15 @@ class RunSpans:
             return
         execute.leave()
         failure = event.error.strip().rpartition("\n")[2] if event.error else None
-        more = {"rlm_dspy.seconds": event.seconds, "rlm_dspy.host_seconds": event.host_seconds}
-        execute.end(lambda: self._clip.text(event.output), failure, **more)
+        execute.attributes = {"rlm_dspy.seconds": event.seconds, "rlm_dspy.host_seconds": event.host_seconds}
+        execute.end(lambda: self._clip.text(event.output), failure)
 
     def _end_turn(self, event: ev.TurnEnded, run: Run) -> None:
         turn, self._turn = self._turn, None
         if turn is not None:
             turn.leave()
-            turn.end(lambda: self._clip.text(event.observation), **{"rlm_dspy.error": event.error})
+            turn.attributes["rlm_dspy.error"] = event.error
+            turn.end(lambda: self._clip.text(event.observation))
 
     def _limit(self, event: ev.LimitStruck, run: Run) -> None:
         if event.where in ("act", "execute"):

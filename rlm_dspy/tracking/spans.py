@@ -52,6 +52,7 @@ class Open:
         tree: The tree of runs that it is written with; None for one that is written as it ends.
         inputs, outputs: Make the JSON-able values when it is written.
         attributes: JSON-able.
+        more: Makes more attributes when it is written.
         events: Of its run.
         failure: Why it failed.
         span: MLflow's, where there is one yet.
@@ -66,6 +67,7 @@ class Open:
     inputs: Callable[[], Any] | None = None
     outputs: Callable[[], Any] | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
+    more: Callable[[], dict[str, Any]] | None = None
     events: list[ev.Event] = field(default_factory=list)
     failure: str | None = None
     span: Any = None
@@ -112,13 +114,12 @@ class Open:
         # Its context is another object then; to ask for the span itself takes ten times as long.
         return mlflow_runtime_context.get_current() is self._within
 
-    def end(self, outputs: Callable[[], Any] | None = None, failure: str | None = None, **attributes: Any) -> None:
+    def end(self, outputs: Callable[[], Any] | None = None, failure: str | None = None) -> None:
         """End it, once.
 
         Args:
             outputs: Makes them when it is written.
             failure: Why it failed, or None.
-            **attributes: More of them.
         """
         with self._lock:
             if self.ended is not None:
@@ -126,7 +127,6 @@ class Open:
             self.ended = time.time_ns()
         self.outputs = outputs or self.outputs
         self.failure = failure or self.failure
-        self.attributes.update(attributes)
         if self.tree is None:
             self.write()
         else:
@@ -137,6 +137,8 @@ class Open:
         span = self.begin().span
         if self.inputs is not None:
             span.set_inputs(self.inputs())
+        if self.more is not None:
+            self.attributes.update(self.more())
         for name, value in self.attributes.items():
             span.set_attribute(name, value)
         if self.events:

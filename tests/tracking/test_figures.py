@@ -87,6 +87,7 @@ def test_an_unknown_price_stays_unknown(tracked: Any, sandbox: Environment) -> N
     assert leaf.span.llm_cost is None and leaf.get("mlflow.chat.tokenUsage")["input_tokens"] > 0
 
 
+@pytest.mark.heavy
 def test_64_runs_at_once_are_64_correct_trees(tracked: Any, sandbox: Environment) -> None:
     runs = 64
     rlm = program(sandbox, prices=PRICES, max_concurrency=64)
@@ -211,6 +212,7 @@ def test_an_option_that_cannot_be_is_an_error(options: dict[str, Any]) -> None:
         tracking.enable(**options)
 
 
+@pytest.mark.heavy
 def test_the_store_is_a_file_in_the_working_directory_unless_one_is_named(tmp_path: Path) -> None:
     script = (
         "import dspy, rlm_dspy\n"

@@ -58,7 +58,7 @@ def test_runs_go_on_without_it_and_it_is_said_once(
 SCRIPT = """
 import os, signal, sys, time
 import dspy
-from rlm_dspy import RLM
+from rlm_dspy import RLM, tracking
 from rlm_dspy.testing import ScriptedLM, code
 tracking.enable("killed", sys.argv[1])
 assert tracking.enabled()
