@@ -136,7 +136,8 @@ def test_the_trajectory_has_what_children_did_in_the_order_they_started(sandbox:
         assert leaf.trajectory.children == ()
     assert prediction.trajectory[:1].children == ()
     page = prediction.trajectory._repr_html_()
-    assert page.count("<details>") == 4 and "leaf &lt;b&gt;" in page and "leaf <b>" not in page
+    assert all(page.count(prompt) >= 1 for prompt in ("branch 0", "branch 1")) and page.count("leaf &lt;b&gt;") >= 2
+    assert "leaf <b>" not in page
 
 
 def test_a_key_in_the_prompt_of_a_child_is_not_shown(sandbox: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
