@@ -77,7 +77,8 @@ def test_a_file_that_is_no_model_says_what_llama_says(tmp_path: Path) -> None:
     path = tmp_path / "bad.gguf"
     path.write_bytes(b"nothing of the kind" * 100)
     # Its own last words; on a busy machine those of llama.cpp's thread may come too late.
-    with pytest.raises(LocalModelError, match=r"did not start: it ended with status 1; .*(expected 'GGUF'|Failed to init)"):
+    said = "(expected 'GGUF'|Failed to init)"
+    with pytest.raises(LocalModelError, match=rf"did not start: it ended with status 1; .*{said}"):
         ModelServer(path, "bad", OPTIONS).ensure()
     path.unlink()
     with pytest.raises(LocalModelError, match="is gone"):
