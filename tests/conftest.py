@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import gc
 import http.server
 import json
 import os
@@ -66,7 +67,14 @@ def busy_threads(but: Collection[threading.Thread] = ()) -> list[str]:
     Args:
         but: Threads to leave out.
     """
-    frames = sys._current_frames()
+    # Before 3.11.8 a collection inside of this call may wait for ever for a thread that ends (CPython #106883).
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        frames = sys._current_frames()
+    finally:
+        if collecting:
+            gc.enable()
     busy = []
     for thread in set(threading.enumerate()).difference(but):
         frame = frames.get(thread.ident or 0)
