@@ -9,6 +9,7 @@
     leaves.py      what the span of an LM request says
     runs.py        the spans of a run, made of its events
     callback.py    DSPy's callbacks as spans
+    scores.py      scores of evaluations on traces
     store.py       where traces go, and what is done about one that does not answer
 
 Everything is made from the events of runs (`rlm_dspy.subscribe`) and from DSPy's callbacks. MLflow comes with the extra

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,7 @@ from rlm_dspy.tracking import spans
 from rlm_dspy.tracking.capped import Clip, size
 from rlm_dspy.tracking.leaves import asked, measured, settings_of
 from rlm_dspy.tracking.runs import RunSpans
+from rlm_dspy.tracking.scores import Scores
 from rlm_dspy.tracking.spans import Open, SpanAttributeKey, SpanType, Tree
 from rlm_dspy.tracking.writer import writer
 
@@ -59,6 +61,7 @@ class Tracker(MlflowCallback):
         self._open: dict[str, tuple[Open, Callable[..., None] | None]] = {}
         self._runs: dict[str, RunSpans] = {}
         self._known: set[int] = set()
+        self._scores = Scores(writer, clip)
 
     # --------------------------------------------------------------------------------------------------- where
 
@@ -67,36 +70,36 @@ class Tracker(MlflowCallback):
         run = _run()
         return None if run is None else self._runs.get(run.id)
 
-    def _parent(self) -> Any:
-        """What the next span is in: None for a new trace, `_NOWHERE` if there is to be none."""
+    def _place(self) -> tuple[Any, Tree | None]:
+        """What the next span is in, and the tree of that: `_NOWHERE` if there is to be none, no tree for a new one."""
         state = self._state()
         if state is None and _run() is not None:
             # It began when it was not tracked.
-            return _NOWHERE
+            return _NOWHERE, None
         ours = spans.innermost.get()
-        if ours is not None and ours.ended is None and ours.undisturbed:
-            return ours
+        if ours is not None and ours.ended is not None:
+            ours = None
+        if ours is not None and ours.undisturbed:
+            return ours, ours.tree
+        around = ours or (None if state is None else state.innermost)
         if (span := spans.current()) is not None:
-            return span
-        if state is not None:
+            return span, None if around is None else around.tree
+        if around is not None:
             # In threads of DSPy's own (``dspy.Parallel``) only its settings are there.
-            return state.innermost
-        return None if self._ready() else _NOWHERE
+            return around, around.tree
+        return (None if self._ready() else _NOWHERE), None
 
-    def _begin(
-        self, call_id: str, made: Open, at_end: Callable[..., None] | None = None, *, late: bool = False
-    ) -> bool:
-        """Begin ``made`` where it belongs; ``late`` where nothing of somebody else's can be inside of it."""
-        made.parent = self._parent()
-        if made.parent is _NOWHERE:
-            return False
-        state = self._state()
-        made.tree = None if state is None else state.tree
-        if made.tree is None or not late:
-            made.begin()
-        made.enter()
-        self._open[call_id] = made, at_end
-        return True
+    def _new(self, name: str, kind: str, span_type: str, *, late: bool = False) -> Open | None:
+        """A span where it belongs, entered; ``late`` where nothing of somebody else's can be inside of it."""
+        parent, tree = self._place()
+        if parent is _NOWHERE:
+            return None
+        if tree is not None:
+            made = Open(name, kind, span_type, self._clip, tree, parent)
+        else:
+            made = Open(name, kind, span_type, self._clip, Tree(writer, inline=parent is not None), parent)
+            made.tree.outermost, late = made, False
+        return (made if late else made.begin()).enter()
 
     def _end(self, call_id: str, outputs: Any, exception: BaseException | None) -> None:
         made, at_end = self._open.pop(call_id, (None, None))
@@ -128,14 +131,17 @@ class Tracker(MlflowCallback):
         if state is not None and role == "extract":
             state.before_last_word()
         kind = SpanType.AGENT if isinstance(instance, dspy.ReAct) else SpanType.CHAIN
-        made = Open(role or type(instance).__name__, "module", kind, self._clip)
+        late = isinstance(instance, dspy.Predict)
+        made = self._new(role or type(instance).__name__, "module", kind, late=late)
+        if made is None:
+            return
+        self._open[call_id] = made, self._end_module
         if role not in ("act", "extract"):
             # What those are given is all in the messages below.
             made.inputs = functools.partial(self._clip.fields, self._clip.hold(_plain(given)))
         signature = getattr(instance, "signature", None)
         if signature is not None and hasattr(signature, "signature"):
             made.attributes["signature"] = signature.signature
-        self._begin(call_id, made, self._end_module, late=isinstance(instance, dspy.Predict))
 
     def on_module_end(self, call_id: str, outputs: Any | None, exception: Exception | None = None) -> None:
         """Its end."""
@@ -143,10 +149,11 @@ class Tracker(MlflowCallback):
 
     def _end_module(self, made: Open, outputs: Any, exception: BaseException | None) -> None:
         made.leave()
+        self._predicted(made, outputs)
         if exception is not None and made.name == "act" and (state := self._state()) is not None:
             state.failed = _text(exception)
         if isinstance(outputs, dspy.Prediction):
-            usage = outputs.get_lm_usage() if made.tree is None else None
+            usage = outputs.get_lm_usage() if _run() is None else None
             if usage:
                 made.attributes[SpanAttributeKey.CHAT_USAGE] = measured_of(usage)
             # Its values, as they are now: the program may set others.
@@ -154,6 +161,11 @@ class Tracker(MlflowCallback):
             made.end(lambda: self._clip.fields(held), _text(exception))
         else:
             made.end(self._given(outputs), _text(exception))
+
+    def _predicted(self, made: Open, outputs: Any) -> None:
+        if self._scores.wanted and made.tree.outermost is made:
+            self._scores.predicted(outputs, made.span.trace_id)
+            made.tree.scored = True
 
     def _end_folded(self, call: Open, outputs: Any, exception: BaseException | None) -> None:
         if exception is None:
@@ -173,22 +185,21 @@ class Tracker(MlflowCallback):
             self._clip.refresh()
 
     def _begin_rlm(self, call_id: str, program: RLM, given: dict[str, Any]) -> None:
-        outer = self._state()
-        if outer is None:
+        if self._state() is None:
             # The environment may have other keys by now.
             self._clip.refresh()
         self._learn(*lms_of(dspy.settings.lm), *program.lms())
-        clip, tree = self._clip, Tree(writer.put) if outer is None else outer.tree
+        clip = self._clip
         given.pop("interpreter_factory", None)
-        root = Open(type(program).__name__, "rlm", SpanType.AGENT, clip)
-        root.attributes["signature"] = clip.clean(program.signature.signature)
-        if not self._begin(call_id, root, None):
+        root = self._new(type(program).__name__, "rlm", SpanType.AGENT)
+        if root is None:
             return
+        root.attributes["signature"] = clip.clean(program.signature.signature)
         # A large input is hashed in a thread meanwhile.
         large = sum(size(value) for value in given.values()) > LARGE
         hashed = threads.submit(clip.fields, given) if large else None
         root.inputs = hashed.result if hashed is not None else functools.partial(clip.fields, clip.hold(given))
-        state = RunSpans(root, clip, tree)
+        state = RunSpans(root, clip)
         calling, watching, watch = _calling.set(state), None, None
         if not _watching.get():
             watching, watch = _watching.set(True), ev.subscribe(self._see)
@@ -203,18 +214,12 @@ class Tracker(MlflowCallback):
             if state.run is not None:
                 self._runs.pop(state.run.id, None)
             root.leave()
+            self._predicted(root, outputs)
             held: dict[str, Any] = {}
             if isinstance(outputs, dspy.Prediction):
                 names = program.signature.output_fields
                 held = clip.hold({name: outputs[name] for name in names if name in outputs})
-            ended = tree.take() if outer is None else []
-            if spans.evaluating() or not any(one.span is not None for one in ended):
-                # Somebody waits for the trace; or none of its spans is left that keeps it open until all are written.
-                writer.write(ended)
-                ended = []
             root.end((lambda: clip.fields(held)) if held else None, _text(exception))
-            if ended:
-                writer.put(ended)
 
         self._open[call_id] = root, end
 
@@ -236,13 +241,15 @@ class Tracker(MlflowCallback):
         self._learn(instance)
         kind = SpanType.CHAT_MODEL if getattr(instance, "model_type", None) == "chat" else SpanType.LLM
         model = str(getattr(instance, "model", type(instance).__name__))
-        made = Open(model, "lm", kind, self._clip)
+        # A language model of the user's own, or an RLM in its place, may have spans inside.
+        made = self._new(model, "lm", kind, late=type(instance) in _PLAIN)
+        if made is None:
+            return
         made.inputs = asked(self._clip, inputs)
         made.attributes.update(settings_of(instance, model))
         seen: list[Metered] = []
-        # A language model of the user's own, or an RLM in its place, may have spans inside.
-        if self._begin(call_id, made, functools.partial(self._end_lm, seen), late=type(instance) in _PLAIN):
-            made.token = metered.set(seen)
+        made.token = metered.set(seen)
+        self._open[call_id] = made, functools.partial(self._end_lm, seen)
 
     def _end_lm(self, seen: list[Metered], made: Open, outputs: Any, exception: BaseException | None) -> None:
         metered.reset(made.token)
@@ -263,9 +270,10 @@ class Tracker(MlflowCallback):
             call.inputs = given
             self._open[call_id] = call, self._end_tool
             return
-        made = Open(instance.name, "tool", SpanType.TOOL, self._clip)
-        made.inputs = given
-        self._begin(call_id, made)
+        made = self._new(instance.name, "tool", SpanType.TOOL)
+        if made is not None:
+            made.inputs = given
+            self._open[call_id] = made, None
 
     def _end_tool(self, call: Open, outputs: Any, exception: BaseException | None) -> None:
         if exception is None:
@@ -274,6 +282,16 @@ class Tracker(MlflowCallback):
     def on_tool_end(self, call_id: str, outputs: Any | None, exception: Exception | None = None) -> None:
         """Its end."""
         self._end(call_id, outputs, exception)
+
+    def on_evaluate_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """An evaluation: MLflow's run for it where one is asked for, and its scores on the traces."""
+        super().on_evaluate_start(call_id, instance, inputs)
+        self._scores.begin(call_id, _metric(inputs.get("metric")) or instance.metric)
+
+    def on_evaluate_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+        """Its end."""
+        self._scores.end(call_id, outputs)
+        super().on_evaluate_end(call_id, outputs, exception)
 
     def on_adapter_format_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Nothing: what it made is on the leaf."""
@@ -286,6 +304,12 @@ class Tracker(MlflowCallback):
 
     def on_adapter_parse_end(self, call_id: str, outputs: Any | None, exception: Exception | None = None) -> None:
         """Nothing."""
+
+
+def _metric(given: Any) -> Any:
+    """The metric that was given to a call of an evaluation, without what MLflow has put around it."""
+    around = inspect.unwrap(given) if callable(given) else None
+    return inspect.getclosurevars(around).nonlocals.get("metric", given) if inspect.isfunction(around) else given
 
 
 def _text(exception: BaseException | None) -> str | None:

@@ -15,7 +15,7 @@ import dspy
 from rlm_dspy import events as ev
 from rlm_dspy.tracking import spans
 from rlm_dspy.tracking.capped import Clip
-from rlm_dspy.tracking.spans import Open, SpanType, Tree
+from rlm_dspy.tracking.spans import Open, SpanType
 
 if TYPE_CHECKING:
     from rlm_dspy.run import Run
@@ -31,12 +31,10 @@ class RunSpans:
     Args:
         root: The span of the call of the RLM.
         clip: How values are stored.
-        tree: What its spans are written with.
     """
 
-    def __init__(self, root: Open, clip: Clip, tree: Tree) -> None:
+    def __init__(self, root: Open, clip: Clip) -> None:
         self.root = root
-        self.tree = tree
         self.run: Run | None = None
         self.failed: str | None = None
         """Why the root could not be asked for the action of this turn."""
@@ -61,7 +59,7 @@ class RunSpans:
             ended(self, event, run)
 
     def _span(self, name: str, kind: str, span_type: str) -> Open:
-        return Open(name, kind, span_type, self._clip, self.innermost, self.tree)
+        return Open(name, kind, span_type, self._clip, self.root.tree, self.innermost)
 
     # --------------------------------------------------------------------------------------- what an event begins
 

@@ -9,6 +9,7 @@ later, with the times that were noted. What leans on MLflow beyond its documenta
 | `set_span_in_context`, `detach_span_from_context` | the only way to make a span current between two callbacks |
 | `mlflow_runtime_context` | whether another span has become current, told without looking it up |
 | `SpanAttributeKey` | names of the attributes of which MLflow makes its token and cost columns |
+| `_set_last_active_trace_id` | for ``mlflow.get_last_active_trace_id`` after a call, whose trace another thread ends |
 | `maybe_get_request_id` | whether ``mlflow.genai.evaluate`` waits for the trace |
 """
 
@@ -17,13 +18,14 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import mlflow
 from mlflow.entities import SpanEvent, SpanStatus, SpanStatusCode, SpanType
 from mlflow.tracing.constant import SpanAttributeKey
+from mlflow.tracing.fluent import _set_last_active_trace_id
 from mlflow.tracing.provider import detach_span_from_context, mlflow_runtime_context, set_span_in_context
 from mlflow.tracing.utils import maybe_get_request_id
 
@@ -48,8 +50,8 @@ class Open:
         kind: What it stands for: ``"rlm"``, ``"turn"``, ``"execute"``, ``"call"``, ``"module"``, ``"lm"``, ``"tool"``.
         span_type: MLflow's type.
         clip: How its values are stored.
+        tree: What it is written with.
         parent: The one it is in: ours, MLflow's, or None for a new trace.
-        tree: The tree of runs that it is written with; None for one that is written as it ends.
         inputs, outputs: Make the JSON-able values when it is written.
         attributes: JSON-able.
         more: Makes more attributes when it is written.
@@ -62,8 +64,8 @@ class Open:
     kind: str
     span_type: str
     clip: Clip
+    tree: Tree
     parent: Any = None
-    tree: Tree | None = None
     inputs: Callable[[], Any] | None = None
     outputs: Callable[[], Any] | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -127,10 +129,7 @@ class Open:
             self.ended = time.time_ns()
         self.outputs = outputs or self.outputs
         self.failure = failure or self.failure
-        if self.tree is None:
-            self.write()
-        else:
-            self.tree.add(self)
+        self.tree.add(self)
 
     def write(self) -> None:
         """Write it, with the times that were noted."""
@@ -154,42 +153,61 @@ class Open:
 
 
 class Tree:
-    """The ended spans of one tree of runs that are not written yet.
+    """The spans of one trace that have ended and are not written yet.
+
+    MLflow closes a trace as soon as its root and all that has begun in it have ended, and what comes after that is
+    lost. So the outermost span of ours is written last, when all others have been.
 
     Args:
-        write: Takes some of them to be written, in their order, elsewhere.
+        writer: Writes them beside the program.
+        inline: The trace is somebody else's, who may close it as soon as the outermost span of ours has ended: all is
+            written before that.
     """
 
     EVERY = 2.0
-    """Seconds after which a run that goes on has what has ended written, so that it can be looked at meanwhile."""
+    """Seconds after which a program that goes on has what has ended written, so that it can be looked at meanwhile."""
     MOST = 2_000
     """So many that have ended are written at once, too."""
 
-    def __init__(self, write: Callable[[list[Open]], None]) -> None:
-        self._write = write
+    def __init__(self, writer: Writes, inline: bool = False) -> None:
+        self.outermost: Open | None = None
+        self.scored = False
+        self._writer = writer
+        self._inline = inline
         self._ended: list[Open] = []
         self._lock = threading.Lock()
         self._written = time.monotonic()
+        self._over = False
 
     def add(self, span: Open) -> None:
         """``span`` has ended."""
         with self._lock:
+            if self._over:
+                return  # a request that was given up, and answered all the same
             self._ended.append(span)
+            self._over = span is self.outermost
             due = len(self._ended) >= self.MOST or time.monotonic() - self._written >= self.EVERY
-        if due:
-            self.write()
-
-    def take(self) -> list[Open]:
-        """What has ended and is not written."""
-        with self._lock:
+            if not self._over and (self._inline or not due):
+                return
             taken, self._ended = self._ended, []
             self._written = time.monotonic()
-        return taken
+        if self._inline or evaluating():
+            self._writer.write(taken)
+            return
+        if self._over and not self.scored:
+            # For who asks for it in this thread. MLflow would log scores on it, before it is in the store.
+            _set_last_active_trace_id(span.span.trace_id)
+        self._writer.put(taken)
 
-    def write(self) -> None:
-        """Have it written elsewhere."""
-        if taken := self.take():
-            self._write(taken)
+
+class Writes(Protocol):
+    """What a `Tree` has its spans written by."""
+
+    def put(self, spans: Sequence[Open]) -> None:
+        """Elsewhere, in the order of the calls."""
+
+    def write(self, spans: Sequence[Open]) -> None:
+        """Here and now."""
 
 
 def _data(event: ev.Event) -> dict[str, Any]:

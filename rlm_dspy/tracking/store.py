@@ -35,6 +35,8 @@ DEFAULT_FILE = "mlflow.db"
 _EVERYWHERE = {
     "MLFLOW_ASYNC_TRACE_LOGGING_MAX_SPAN_BATCH_SIZE": str(BUFFER),
     "MLFLOW_ASYNC_TRACE_LOGGING_MAX_INTERVAL_MILLIS": "1000",
+    # Several at once close a trace before its spans are there, which MLflow then writes as files a second time.
+    "MLFLOW_ASYNC_TRACE_LOGGING_MAX_WORKERS": "1",
 }
 _SERVER = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 

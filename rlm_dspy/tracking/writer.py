@@ -65,10 +65,19 @@ class Writer:
                     logger.warning("more than %s spans wait to be written: those of some runs are dropped", f"{MOST:,}")
                 return
             self._waiting += len(spans)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="rlm-dspy-tracking", daemon=True)
-                self._thread.start()
+            self._start()
         self._work.put(spans)
+
+    def later(self, work: Callable[[], object]) -> None:
+        """Have ``work`` done in the thread, after what was given before."""
+        with self._lock:
+            self._start()
+        self._work.put(work)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rlm-dspy-tracking", daemon=True)
+            self._thread.start()
 
     def flush(self, seconds: float = 60.0) -> bool:
         """Wait until all that was given has been written; False if that takes longer than ``seconds``."""
@@ -88,7 +97,7 @@ class Writer:
                 try:
                     given()
                 except Exception:
-                    logger.warning("the store could not be reached before the process ended", exc_info=True)
+                    logger.warning("the store could not be reached for what was tracked", exc_info=True)
                 continue
             self.write(given)
             with self._lock:

@@ -222,3 +222,30 @@ def test_no_more_is_tracked_after_disable(tracked: Any, sandbox: Environment) ->
     with dspy.context(lm=named([code("SUBMIT(answer='3')")], "root")):
         RLM("context -> answer", interpreter=sandbox)(context="c")
     assert tracked() == [] and not tracking.enabled()
+
+
+def test_a_trace_of_somebody_else_has_all_of_the_run(tracked: Any, sandbox: Environment) -> None:
+    rlm = RLM("context -> answer", sub_lm=named(echo, "sub"), interpreter=sandbox)
+    steps = named(oracle("print(llm_query(context))", "SUBMIT(answer=context)"), "root")
+    for number in range(3):
+        with mlflow.start_span("theirs"), dspy.context(lm=steps):
+            rlm(context=str(number))
+    run = ["RLM", ["turn 1", ["act", ROOT], ["execute", ["llm_query", SUB]]], ["turn 2", ["act", ROOT], "execute"]]
+    assert [tree.shape() for tree in tracked()] == [["theirs", run]] * 3
+
+
+def test_scores_of_an_evaluation_are_on_the_traces_of_their_runs(tracked: Any, sandbox: Environment) -> None:
+    def metric(example: dspy.Example, prediction: dspy.Prediction, trace: Any = None) -> float:
+        return float(prediction.answer == example.context)
+
+    rlm = RLM("context -> answer", interpreter=sandbox, guidance=False)
+    devset = [dspy.Example(context=text).with_inputs("context") for text in ("a", "b", "c", "x")]
+    lm = named(oracle("SUBMIT(answer=context.replace('x', 'y'))"), "root")
+    with dspy.context(lm=lm):
+        evaluate = dspy.Evaluate(devset=devset, metric=metric, num_threads=2, display_progress=False)
+        assert evaluate(rlm).score == 75.0
+    assert len(tracked()) == 4
+    for found in mlflow.search_traces(return_type="list"):
+        (score,) = (one for one in found.info.assessments if one.name == "metric")
+        context = found.data.spans[0].inputs["context"] if found.data.spans[0].name == "RLM" else None
+        assert score.feedback.value == (0.0 if context == "x" else 1.0)
