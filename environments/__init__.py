@@ -31,7 +31,8 @@ The rooms of this folder:
     cloud.py           what environments at a provider share: e2b.py, prime.py, modal.py, daytona.py
     remote.py          a sandbox there as a stream; loops.py drives SDKs that are asynchronous only; _compat.py
     foreign.py         any other dspy.CodeInterpreter behind our interface
-    spawn.py           processes that never outlive their host; sessions.py how many; pool.py warm spares
+    transports.py      what transports share; spawn.py processes that never outlive their host
+    pool.py            warm spares; sessions.py how many there are at once
     worker.py          the program in the sandbox; cells.py runs the code, capture.py takes what it prints;
                        program.py sends them
     given.py           what an environment gives its sessions, checked; prepare.py brings it into a worker;

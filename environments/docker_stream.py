@@ -20,6 +20,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from rlm_dspy.environments.transports import ImmediateTransport
+
 STDERR_TAIL = 4000
 """Characters of stderr that are kept."""
 _PIECE = 256 * 1024
@@ -76,7 +78,7 @@ class Demultiplexer:
         return b"".join(found)
 
 
-class ContainerTransport:
+class ContainerTransport(ImmediateTransport):
     """An attached container as a `rlm_dspy.environments.base.Transport`.
 
     Args:
@@ -96,36 +98,7 @@ class ContainerTransport:
         explain: Callable[[str], str],
         same_python: bool,
     ) -> None:
-        self.same_python = same_python
-        self._state = _State(connection, kill, remove, explain)
-        # Holds the state, not the transport: it runs when the transport is collected, and at exit.
-        self._finalizer = weakref.finalize(self, self._state.close)
-
-    def read(self, size: int, /) -> bytes:
-        """See `Transport.read`."""
-        return self._state.read(size)
-
-    def write(self, data: bytes | memoryview, /) -> None:
-        """See `Transport.write`."""
-        self._state.write(data)
-
-    def write_now(self, data: bytes, /) -> bool:
-        """See `Transport`."""
-        return self._state.write_now(data)
-
-    def kill(self) -> None:
-        """See `Transport.kill`."""
-        self._state.kill()
-
-    def close(self) -> None:
-        """See `Transport.close`."""
-        # Not by calling the finalizer: of two threads, the second would return before the container is gone.
-        self._finalizer.detach()
-        self._state.close()
-
-    def reason(self) -> str:
-        """See `Transport.reason`."""
-        return self._state.reason()
+        super().__init__(_State(connection, kill, remove, explain), same_python=same_python)
 
 
 class _State:

@@ -16,17 +16,18 @@ from __future__ import annotations
 import abc
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import random
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from rlm_dspy._aio import threads
+from rlm_dspy.environments.transports import StateTransport
 from rlm_dspy.redact import error_text
 
 Verdict = Literal["again", "rejected", "credentials", "quota", "gone", "other"]
@@ -117,43 +118,21 @@ class Remote(abc.ABC):
         self.stderr = (self.stderr + text)[-_STDERR_TAIL:]
 
 
-class RemoteTransport:
+class RemoteTransport(StateTransport):
     """A started `Remote` as a `Transport`."""
 
-    same_python = False
-
     def __init__(self, remote: Remote) -> None:
+        state = _State(remote)
+        # At exit `_end_all` does it.
+        closing = functools.partial(threads.submit, state.close)
+        super().__init__(state, same_python=False, collected=closing, at_exit=False)
         self.text = remote.text
-        self._state = _State(remote)
-        # Holds the state, not the transport: it runs when the transport is collected. At exit `_end_all` does it.
-        self._finalizer = weakref.finalize(self, threads.submit, self._state.close)
-        self._finalizer.atexit = False
 
     @property
     def remote(self) -> Remote:
         """The sandbox."""
-        return self._state.remote
-
-    def read(self, size: int, /) -> bytes:
-        """See `Transport.read`."""
-        return self._state.feed.take(size)
-
-    def write(self, data: bytes | memoryview, /) -> None:
-        """See `Transport.write`."""
-        self._state.write(data)
-
-    def kill(self) -> None:
-        """See `Transport.kill`."""
-        self._state.kill()
-
-    def close(self) -> None:
-        """See `Transport.close`."""
-        self._finalizer.detach()
-        self._state.close()
-
-    def reason(self) -> str:
-        """See `Transport.reason`."""
-        return self._state.reason()
+        found: Remote = self._state.remote
+        return found
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.remote.provider} {self.remote.name}>"
@@ -246,6 +225,9 @@ class _State:
         self._tell(error)
         self._received.set()
         self.feed.end()
+
+    def read(self, size: int) -> bytes:
+        return self.feed.take(size)
 
     def write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)

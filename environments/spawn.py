@@ -30,6 +30,7 @@ from typing import Any
 
 from rlm_dspy.environments.base import Transport
 from rlm_dspy.environments.scratch import hold, remove_tree
+from rlm_dspy.environments.transports import ImmediateTransport
 from rlm_dspy.errors import SandboxUnavailableError
 
 try:
@@ -110,45 +111,13 @@ def above_standard(descriptor: int) -> int:
     return copy
 
 
-class ProcessTransport:
+class ProcessTransport(ImmediateTransport):
     """A child process as a `Transport`; made by `spawn`."""
-
-    def __init__(self, state: _State, *, same_python: bool) -> None:
-        self.same_python = same_python
-        self._state = state
-        # Holds the state, not the transport: it runs when the transport is collected, and at exit.
-        self._finalizer = weakref.finalize(self, state.close)
 
     @property
     def pid(self) -> int:
         """Process id of the child, which is also its process group."""
-        return self._state.pid
-
-    def read(self, size: int, /) -> bytes:
-        """See `Transport.read`."""
-        return self._state.read(size)
-
-    def write(self, data: bytes | memoryview, /) -> None:
-        """See `Transport.write`."""
-        self._state.write(data)
-
-    def write_now(self, data: bytes, /) -> bool:
-        """See `Transport`."""
-        return self._state.write_now(data)
-
-    def kill(self) -> None:
-        """See `Transport.kill`."""
-        self._state.kill()
-
-    def close(self) -> None:
-        """See `Transport.close`."""
-        # Not by calling the finalizer: of two threads, the second would return before the child is gone.
-        self._finalizer.detach()
-        self._state.close()
-
-    def reason(self) -> str:
-        """See `Transport.reason`."""
-        return self._state.reason()
+        return int(self._state.pid)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} pid={self.pid}{' closed' if not self._finalizer.alive else ''}>"
