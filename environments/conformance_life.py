@@ -11,6 +11,20 @@ import dspy
 from rlm_dspy.environments.conformance_base import Factory, check, factory_check, method, ok, opened, prints
 
 
+def _waiting() -> tuple[Any, asyncio.Event, asyncio.Event]:
+    """A host function that waits until it is cancelled, and events for its beginning and its end."""
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.set()
+
+    return wait, started, ended
+
+
 @check()
 async def opening_twice_is_once(session: Any) -> None:
     """`open` of an open session does nothing."""
@@ -107,14 +121,7 @@ async def interrupts_pass_through_except_exception(session: Any) -> None:
 @check("interrupt")
 async def host_calls_end_with_an_interrupted_cell(session: Any) -> None:
     """A call that a cancelled run was waiting for is cancelled on the host."""
-    started, ended = asyncio.Event(), asyncio.Event()
-
-    async def wait() -> None:
-        started.set()
-        try:
-            await asyncio.sleep(1000)
-        finally:
-            ended.set()
+    wait, started, ended = _waiting()
 
     running = asyncio.ensure_future(session.run("wait()", {"wait": wait}))
     await asyncio.wait_for(started.wait(), 60)
@@ -126,14 +133,7 @@ async def host_calls_end_with_an_interrupted_cell(session: Any) -> None:
 @check("process")
 async def a_death_while_the_host_works_is_told(session: Any) -> None:
     """The worker dies while a call of it is being answered: the result says so, the session works on."""
-    started, ended = asyncio.Event(), asyncio.Event()
-
-    async def wait() -> None:
-        started.set()
-        try:
-            await asyncio.sleep(1000)
-        finally:
-            ended.set()
+    wait, started, ended = _waiting()
 
     async def seen() -> None:
         await started.wait()
