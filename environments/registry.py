@@ -16,7 +16,7 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rlm_dspy.environments import places
@@ -71,11 +71,7 @@ def from_options(name: str, options: Mapping[str, str]) -> Environment:
     """
     factory = _load(name)
     check_options(name, factory, options)
-    hints = _options(factory)[0]
-    inner = getattr(factory, "inner", None)
-    if inner is not None:
-        # Options that it hands on.
-        hints = {**_options(_load(inner(options)))[0], **hints}
+    hints, _ = _all_options(factory, options)
     return get(name, **{key: _convert(key, text, hints.get(key, str)) for key, text in options.items()})
 
 
@@ -93,10 +89,9 @@ def _load(name: str) -> Callable[..., Any]:
     found = next((entry for entry in _entry_points() if entry.name == name), None)
     if found is not None:
         return _loaded(found)
-    close = difflib.get_close_matches(name, names(), 1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
     raise ConfigurationError(
-        f"there is no environment {name!r}.{hint} Known are {', '.join(names())}; a package of your own adds one with "
+        f"there is no environment {name!r}.{_meant(name, names())} Known are {', '.join(names())}; a package of your "
+        "own adds one with "
         f"an entry point in the group {GROUP!r} (pip install it into this Python)"
     )
 
@@ -167,21 +162,31 @@ def check_options(name: str, factory: Callable[..., Any], options: Mapping[str, 
     Raises:
         ConfigurationError: It names the options that there are.
     """
-    known, others = _options(factory)
-    inner = getattr(factory, "inner", None)
-    if inner is not None and not isinstance(options.get("within"), Environment):
-        # Options that it hands on.
-        more, others = _options(_load(inner(options)))
-        known = {**known, **more}
+    known, others = _all_options(factory, options)
     if others:
         return
     for option in options:
         if option not in known:
-            close = difflib.get_close_matches(option, known, 1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ConfigurationError(
-                f"the {name!r} environment has no option {option!r}.{hint} Its options are {', '.join(known)}"
+                f"the {name!r} environment has no option {option!r}.{_meant(option, known)} "
+                f"Its options are {', '.join(known)}"
             )
+
+
+def _all_options(factory: Callable[..., Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """`_options`, with those that it hands on to an environment inside, where ``options`` say which that is."""
+    known, others = _options(factory)
+    inner = getattr(factory, "inner", None)
+    if inner is None or isinstance(options.get("within"), Environment):
+        return known, others
+    more, others = _options(_load(inner(options)))
+    return {**known, **{name: kind for name, kind in more.items() if name not in known}}, others
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    """A question behind the name that was probably meant."""
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 # Not a comma inside one requirement of pip: between its extras, or before a further bound of its version.
