@@ -26,7 +26,7 @@ from rlm_dspy.recording import Replayed
 from rlm_dspy.redact import error_text, hide
 from rlm_dspy.render import one_line
 from rlm_dspy.run import Run
-from rlm_dspy.status import reporting
+from rlm_dspy.status import report
 from rlm_dspy.streaming import Home, bridged
 from rlm_dspy.trajectory import Outcome, Trajectory
 from rlm_dspy.tree import lent
@@ -61,7 +61,8 @@ async def execute(run: Run, home: Home | None) -> dspy.Prediction:
             run.ledger.prices.of(str(model), lm)
     meter = Meter(run.ledger, dspy.settings.usage_tracker, run)
     async with bridged(home), lent(), calling(run):
-        with reporting(run), dspy.context(usage_tracker=meter), running(run), spending(None):
+        report(run)
+        with dspy.context(usage_tracker=meter), running(run), spending(None):
             try:
                 return await _explaining(run, meter)
             except BaseException as error:

@@ -6,9 +6,7 @@ from its events, so that whoever watches a stream knows where it is.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import dspy
@@ -91,15 +89,13 @@ class _Reporter:
             self._bridge.put(RunStatus(text, event))
 
 
-@contextlib.contextmanager
-def reporting(run: Run) -> Iterator[None]:
+def report(run: Run) -> None:
     """Send status messages of ``run`` where it is streamed; those of children come from the same place."""
     bridge = dspy.settings.send_stream
     if isinstance(bridge, Bridge) and not any(isinstance(some, _Reporter) for some in run.events.subscribers):
         callbacks = dspy.settings.callbacks or []
         providers = (getattr(callback, "status_message_provider", None) for callback in callbacks)
         run.events.add(_Reporter(bridge, next((some for some in providers if some is not None), None)))
-    yield
 
 
 def listeners(program: RLM, *fields: str) -> list[StreamListener]:
