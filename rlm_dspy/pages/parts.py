@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlm_dspy import events as ev
 from rlm_dspy.errors import RecordingError
-
-if TYPE_CHECKING:
-    from rlm_dspy.trajectory import Trajectory
+from rlm_dspy.trajectory import Trajectory
 
 _ASKED = ("query", "question", "prompt", "task", "request", "instruction", "instructions")
 
@@ -45,6 +43,15 @@ class Call:
 
 
 @dataclass
+class Child:
+    """A child: how it began, how it ended, where that is known, and what it did."""
+
+    started: ev.ChildStarted
+    ended: ev.ChildEnded | None
+    parts: Parts
+
+
+@dataclass
 class Parts:
     """One run.
 
@@ -54,7 +61,7 @@ class Parts:
         ended_at: Seconds since it began until its last event.
         spans: By turn; 0 for what is between turns.
         calls: By turn, in the order they started.
-        children: By turn: a child's start, and its end where there is one.
+        children: By turn.
         extracted, struck: The last answer; the limit that ended the turns.
         compacted: By the turns there were then.
         notes: What else was told.
@@ -68,7 +75,7 @@ class Parts:
     ended_at: float = 0.0
     spans: dict[int, list[Span]] = field(default_factory=dict)
     calls: dict[int, list[Call]] = field(default_factory=dict)
-    children: dict[int, list[tuple[ev.ChildStarted, ev.ChildEnded | None]]] = field(default_factory=dict)
+    children: dict[int, list[Child]] = field(default_factory=dict)
     extracted: ev.Extracted | None = None
     struck: ev.LimitStruck | None = None
     compacted: dict[int, list[ev.Compacted]] = field(default_factory=dict)
@@ -123,7 +130,9 @@ def parts_of(trajectory: Trajectory) -> Parts:
                 call.reused = event.reused
                 _span(made, event.turn, event, "call", event.name, event.error is not None)
             case ev.ChildStarted():
-                made.children.setdefault(event.turn, []).append((event, ended.get(event.run_id)))
+                end = ended.get(event.run_id)
+                inner = parts_of(Trajectory.from_events(end.events if end is not None else ()))
+                made.children.setdefault(event.turn, []).append(Child(event, end, inner))
             case ev.Compacted():
                 made.compacted.setdefault(event.turn, []).append(event)
                 _span(made, event.turn, event, "compact", "compaction")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlm_dspy import events as ev
 from rlm_dspy.errors import RecordingError
-from rlm_dspy.pages.parts import Call, Parts, parts_of
+from rlm_dspy.pages.parts import Call, Child, Parts, parts_of
 from rlm_dspy.pages.text import Texts, count, money, seconds, tokens
 from rlm_dspy.pages.waterfall import costs, waterfall
 from rlm_dspy.render import brief
@@ -136,7 +136,7 @@ def _turn(parts: Parts, turn: Turn, texts: Texts, shown: bool) -> str:
         f'<p class="why">{texts.block(turn["reasoning"])}</p>' if turn.get("reasoning") and turn.get("code") else "",
         _block("code", turn.get("code", ""), texts) if turn.get("code") else _block("reply", turn.reply, texts),
         _calls(calls, texts),
-        "".join(_child(started, ended, texts) for started, ended in children),
+        "".join(_child(child, texts) for child in children),
         _block("output bad" if turn.error else "output", turn.get("output", ""), texts),
         _pictures(turn, texts),
         f'<p class="dim">lost in a restart: {texts.brief(", ".join(turn.lost), 300)}</p>' if turn.lost else "",
@@ -189,8 +189,8 @@ def _calls(calls: list[Call], texts: Texts) -> str:
     )
 
 
-def _child(started: ev.ChildStarted, ended: ev.ChildEnded | None, texts: Texts) -> str:
-    parts = parts_of(Trajectory.from_events(ended.events if ended is not None else ()))
+def _child(child: Child, texts: Texts) -> str:
+    started, ended, parts = child.started, child.ended, child.parts
     outcome = "unfinished" if ended is None else ended.outcome
     good = outcome if outcome in ("submitted", "direct", "extracted") else "failed"
     facts = [f"depth {started.at_depth}"]

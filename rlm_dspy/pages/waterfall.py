@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rlm_dspy.pages.parts import Parts, Span, parts_of
+from rlm_dspy.pages.parts import Parts, Span
 from rlm_dspy.pages.text import Texts, count, money, seconds, tokens
-from rlm_dspy.trajectory import Trajectory
 
 _ROWS = 150
 _CALLS = 400
@@ -54,15 +53,15 @@ def _rows(parts: Parts, offset: float, level: int) -> Iterator[_Row]:
         calls = len(parts.calls.get(turn.number, ()))
         aside = count(calls, "call") if calls else ""
         yield _Row(f"turn {turn.number}", level, _moved(spans, offset), turn.seconds, aside, turn.error)
-        for started, ended in parts.children.get(turn.number, ()):
+        for child in parts.children.get(turn.number, ()):
+            started, ended = child.started, child.ended
             end = started.at + ended.seconds if ended is not None else parts.ended_at
             failed = ended is not None and ended.outcome not in ("submitted", "direct")
             whole = Span(offset + started.at, offset + end, "child", started.name, failed)
-            inner = parts_of(Trajectory.from_events(ended.events)) if ended is not None else None
-            cost = inner.usage.get("cost") if inner is not None else None
+            cost = child.parts.usage.get("cost")
             yield _Row("child", level + 1, [whole], end - started.at, money(cost) if cost else "", failed)
-            if inner is not None:
-                yield from _rows(inner, offset + started.at, level + 2)
+            if ended is not None:
+                yield from _rows(child.parts, offset + started.at, level + 2)
     if last := [span for span in between if span.kind != "open"]:
         yield _Row("extract", level, _moved(last, offset), _took(last), "", any(span.error for span in last))
 
