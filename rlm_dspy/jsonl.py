@@ -99,8 +99,7 @@ def _events(source: Iterable[str], name: str) -> tuple[ev.Event, ...]:
             run, kind = str(data.pop("run")), KINDS.get(data["kind"])
             if kind is None:
                 continue
-            known = {"kind", *(field.name for field in dataclasses.fields(kind))}
-            event = event_of({key: data[key] for key in data if key in known} | {"run": run}, _value)
+            event = event_of(data | {"run": run}, _value)
         if isinstance(event, ev.ChildEnded):
             event = dataclasses.replace(event, events=tuple(logs.pop(event.run_id, ())))
         logs.setdefault(run, []).append(event)

@@ -17,7 +17,9 @@ from rlm_dspy.reading import reading
 from rlm_dspy.trajectory import Outcome, Trajectory
 
 EVENTS = "rlm_dspy.events"
+"""The attribute with the events of a run that were emitted while a span was the innermost one of it."""
 RUN = "rlm_dspy.run"
+"""The attribute of the span of an RLM with what the run came to."""
 
 
 @dataclass
@@ -174,8 +176,7 @@ def _log(owner: _Owner, by_id: Mapping[str, _Owner], inputs: Any, outputs: Any) 
         kind = KINDS.get(data.get("kind", ""))
         if kind is None:
             continue  # of a later version
-        fields = {f.name for f in dataclasses.fields(kind)} | {"kind"}
-        plain = {name: value for name, value in data.items() if name in fields and name != "events"}
+        plain = {name: value for name, value in data.items() if name != "events"}
         if kind is ev.Executed:
             # Of one that was cut nothing can be shown.
             plain["images"] = [image for image in plain.get("images", ()) if all(isinstance(p, str) for p in image)]

@@ -6,10 +6,12 @@ it does for optimisers and evaluations stays as it is. All spans are made here: 
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import inspect
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +62,8 @@ class Tracker(MlflowCallback):
         self._ready = ready
         self._open: dict[str, tuple[Open, Callable[..., None] | None]] = {}
         self._runs: dict[str, RunSpans] = {}
-        self._known: set[int] = set()
+        # By id, and as long as they live: another one may get the id of one that is gone.
+        self._known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._scores = Scores(writer, clip)
 
     # --------------------------------------------------------------------------------------------------- where
@@ -129,7 +132,7 @@ class Tracker(MlflowCallback):
         state, run = self._state(), _run()
         role = None if run is None else _role(run.program, instance)
         if state is not None and role == "extract":
-            state.before_last_word()
+            state.close()
         kind = SpanType.AGENT if isinstance(instance, dspy.ReAct) else SpanType.CHAIN
         late = isinstance(instance, dspy.Predict)
         made = self._new(role or type(instance).__name__, "module", kind, late=late)
@@ -176,10 +179,11 @@ class Tracker(MlflowCallback):
 
     def _learn(self, *lms: Any) -> None:
         """Hide the keys of ``lms``, before anything of theirs is stored."""
-        new = [lm for lm in lms if id(lm) not in self._known]
+        new = [lm for lm in lms if self._known.get(id(lm)) is not lm]
         if new:
             for lm in new:
-                self._known.add(id(lm))
+                with contextlib.suppress(TypeError):  # of a class without weak references
+                    self._known[id(lm)] = lm
                 for secret in secrets(lm):
                     hide(secret)
             self._clip.refresh()
@@ -210,7 +214,7 @@ class Tracker(MlflowCallback):
                 watch.__exit__(None, None, None)
                 _watching.reset(watching)
             _calling.reset(calling)
-            state.end()
+            state.close()
             if state.run is not None:
                 self._runs.pop(state.run.id, None)
             root.leave()

@@ -63,8 +63,7 @@ class Clip:
         found = self.text(text)
         if isinstance(found, str):
             return found
-        about = f"[{found['characters']:,} characters, sha256 {found['sha256']}]"
-        return f"{found['head']}\n… {about} …\n{found['tail']}"
+        return f"{found['head']}\n… {mark(found['characters'], found['sha256'])} …\n{found['tail']}"
 
     def clean(self, text: str) -> str:
         """``text`` without secrets, and as the user's hook leaves it."""
@@ -129,6 +128,11 @@ class Clip:
         if isinstance(data, list):
             return [self.event(item) for item in data]
         return data if data is None or isinstance(data, (bool, int, float)) else self.clean(short_repr(data))
+
+
+def mark(characters: int, digest: str) -> str:
+    """What stands in a message for a text that is not stored whole."""
+    return f"[{characters:,} characters, sha256 {digest}]"
 
 
 def sha256(value: Any) -> str:

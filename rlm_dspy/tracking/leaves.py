@@ -8,7 +8,7 @@ from typing import Any
 
 from rlm_dspy.metering import Metered
 from rlm_dspy.prices import PICO
-from rlm_dspy.tracking.capped import Clip, sha256
+from rlm_dspy.tracking.capped import Clip, mark, sha256
 from rlm_dspy.tracking.spans import SpanAttributeKey
 from rlm_dspy.usage import summed
 
@@ -64,7 +64,7 @@ def _fitting(clip: Clip, messages: list[Any]) -> list[tuple[str, Any]]:
             held.append(("", clip.value(message)))
             continue
         if len(content) > left and 0 < number < len(messages) - 1:
-            content = f"[{len(content):,} characters, sha256 {sha256(content)}]"
+            content = mark(len(content), sha256(content))
         elif clip.cap is not None and len(content) > clip.cap:
             content = clip.line(content)
         left = max(0, left - len(content))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import dspy
 
 from rlm_dspy import events as ev
+from rlm_dspy.traces.reading import RUN
 from rlm_dspy.tracking import spans
 from rlm_dspy.tracking.capped import Clip
 from rlm_dspy.tracking.spans import Open, SpanType
@@ -20,8 +21,6 @@ from rlm_dspy.tracking.spans import Open, SpanType
 if TYPE_CHECKING:
     from rlm_dspy.run import Run
 
-RUN = "rlm_dspy.run"
-"""The attribute of the span of an RLM with what the run came to."""
 _UNFINISHED = "Unfinished: the run went on before this had ended"
 
 
@@ -64,7 +63,7 @@ class RunSpans:
     # --------------------------------------------------------------------------------------- what an event begins
 
     def _begin_turn(self, event: ev.TurnStarted, run: Run) -> None:
-        self._close()
+        self.close()
         self.failed = None
         turn = self._span(f"turn {event.turn}", "turn", SpanType.CHAIN)
         turn.attributes = {"rlm_dspy.turn": event.turn, "rlm_dspy.depth": event.depth}
@@ -121,7 +120,7 @@ class RunSpans:
 
     def _limit(self, event: ev.LimitStruck, run: Run) -> None:
         if event.where in ("act", "execute"):
-            self._close(f"LimitReached: stopped by {event.limit}")
+            self.close(f"LimitReached: stopped by {event.limit}")
 
     def _opened(self, event: ev.SessionOpened, run: Run) -> None:
         self._sandbox = {
@@ -132,7 +131,7 @@ class RunSpans:
         }
 
     def _ended(self, event: ev.RunEnded, run: Run) -> None:
-        self._close(event.error or _UNFINISHED)
+        self.close(event.error or _UNFINISHED)
         if event.outcome == "failed":
             self.root.failure = event.error or f"LimitReached: stopped by {event.limit}"
         about = {
@@ -158,12 +157,8 @@ class RunSpans:
                 {"rlm_dspy.run": run.id, "rlm_dspy.outcome": event.outcome, "rlm_dspy.limit": event.limit},
             )
 
-    def before_last_word(self) -> None:
-        """The turn that an error ended is over: ``extract`` is asked."""
-        self._close()
-
-    def _close(self, failure: str = _UNFINISHED) -> None:
-        """End what is open below the root."""
+    def close(self, failure: str = _UNFINISHED) -> None:
+        """End what is open below the root: at the run's end, and before ``extract`` is asked after an error."""
         failure = self.failed or failure
         for call in list(self._calls.values()):
             call.end(failure=failure)
@@ -173,10 +168,6 @@ class RunSpans:
                 open_.leave()
                 open_.end(failure=failure)
         self._execute = self._turn = None
-
-    def end(self) -> None:
-        """The call of the RLM is over."""
-        self._close()
 
     _MADE: ClassVar[dict[type, Callable[[Any, Any, Any], Open | None]]] = {
         ev.TurnStarted: _begin_turn,

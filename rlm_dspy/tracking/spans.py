@@ -30,12 +30,10 @@ from mlflow.tracing.provider import detach_span_from_context, mlflow_runtime_con
 from mlflow.tracing.utils import maybe_get_request_id
 
 from rlm_dspy import events as ev
+from rlm_dspy.traces.reading import EVENTS
 from rlm_dspy.tracking.capped import Clip
 
-__all__ = ["EVENTS", "Open", "SpanAttributeKey", "SpanType", "Tree", "current", "evaluating", "innermost", "tag"]
-
-EVENTS = "rlm_dspy.events"
-"""The attribute with the events of a run that were emitted while a span was the innermost one of it."""
+__all__ = ["Open", "SpanAttributeKey", "SpanType", "Tree", "current", "evaluating", "innermost", "tag"]
 
 innermost: contextvars.ContextVar[Open | None] = contextvars.ContextVar("rlm_dspy_open_span", default=None)
 """The innermost span of ours in this context."""
