@@ -237,3 +237,25 @@ def test_without_mlflow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'rlm-dspy\[mlflow\]'"):
         tracking.enable()
+
+
+def test_the_key_of_an_lm_in_the_place_of_one_that_is_gone_is_hidden() -> None:
+    """Python gives the id of an object that is gone to another one."""
+    from rlm_dspy.tracking.callback import Tracker
+
+    class Own:
+        def __init__(self, key: str) -> None:
+            self.kwargs = {"api_key": key}
+
+    clip = Clip()
+    tracker = Tracker(clip, ready=lambda: False)
+    first: Any = Own("first-key-of-an-lm-0123456789")
+    place = id(first)
+    tracker.on_lm_start("1", first, {})
+    del first
+    kept = [Own("second-key-of-an-lm-0123456789")]
+    while id(kept[-1]) != place and len(kept) < 100_000:
+        kept.append(Own("second-key-of-an-lm-0123456789"))
+    assert id(kept[-1]) == place
+    tracker.on_lm_start("2", kept[-1], {})
+    assert "second-key" not in clip.clean("said: second-key-of-an-lm-0123456789")
