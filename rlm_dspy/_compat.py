@@ -15,7 +15,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import dspy
@@ -97,11 +98,17 @@ def model_facts(model: str) -> dict[str, Any]:
     try:
         from dspy.clients.model_metadata import model_info
 
-        found = model_info(provider, name)
+        return dict(_found(model_info, provider, name))
     except Exception:
         return {}
     finally:
         _facts_read = True
+
+
+@functools.lru_cache(maxsize=1000)
+def _found(model_info: Callable[[str, str], Any], provider: str, name: str) -> Mapping[str, Any]:
+    """Looked up once: DSPy goes through thousands of models, and its list stays as it is once it was read."""
+    found = model_info(provider, name)
     return found if isinstance(found, dict) else {}
 
 
