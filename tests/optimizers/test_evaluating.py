@@ -77,7 +77,7 @@ def test_only_the_default_timeout_is_turned_off_and_only_inside() -> None:
 
 @pytest.mark.parametrize("own", [{}, {"temperature": 0.0}, {"temperature": 1.0, "rollout_id": 77}])
 def test_a_rollout_of_the_root_reaches_sub_calls(sandbox: Environment, own: dict[str, Any]) -> None:
-    """Otherwise an explicit ``sub_lm`` would answer every rollout from DSPy's cache with what it said the first time."""
+    """Otherwise an explicit ``sub_lm`` would answer every rollout from DSPy's cache with what it said at first."""
     number = itertools.count()
     sub_lm = ScriptedLM(lambda call: f"answer {next(number)}", model="scripted/cached", cache=True, **own)
     ask = code("SUBMIT(llm_query('how are you? ' + q))")
