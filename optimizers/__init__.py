@@ -1,8 +1,10 @@
 """Improving an RLM by its prompts.
 
-Empty in this version. Part 3 of the project fills this room: compiling an RLM with DSPy's optimisers as it stands,
-trajectory-level feedback for GEPA, bootstrapping of whole trajectories, and the search over strategy and knobs for
-accuracy against cost.
+Every optimiser of DSPy compiles an RLM as it stands; here is what they need beside it.
+
+    evaluating.py    `evaluating`: slow runs are not started twice
+    previews.py      `previewed`: examples with large inputs that no proposer is shown whole
+    workarounds.py   stock optimisers put right where they misbehave by a bug of their own
 """
 
 from __future__ import annotations
@@ -12,3 +14,7 @@ if __name__ != "rlm_dspy.optimizers":
         "this folder is the package rlm_dspy.optimizers and cannot be imported as "
         f"{__name__!r}: install the project first (pip install -e .) and import rlm_dspy.optimizers"
     )
+
+from rlm_dspy.optimizers.evaluating import evaluating
+
+__all__ = ["evaluating"]

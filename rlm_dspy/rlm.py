@@ -187,13 +187,14 @@ class RLM(Faces, PicklableSignature):
         self._factory = _factory(interpreter, interpreter_factory)
         self._tools = _tools(tools)
         self._sub_tools = None if sub_tools is None else _tools(sub_tools)
-        self.act = RolePredict(Act, role="act")
+        outputs = self.signature.output_fields
+        self.act = RolePredict(Act, role="act", answers=outputs)
         self.sub_calls: dict[str, dspy.Module] = {
             n: some if isinstance(some, dspy.Module) else RolePredict(read_signature(some, f"sub_calls[{n!r}]"), role=n)
             for n, some in _named(sub_calls)
         }
         self.sub = RolePredict(read_signature(sub_signature or Sub, "sub_signature"), role="sub")
-        self.extract = RolePredict(extract_signature(self.signature), role="extract")
+        self.extract = RolePredict(extract_signature(self.signature), role="extract", answers=outputs)
         self.compact = RolePredict(Compact, role="compact")
         if child is not None and max_depth < 2:
             raise ConfigurationError("a child never runs with max_depth=1: give max_depth=2 or more with child=")
