@@ -1,8 +1,12 @@
 """Improving an RLM by its prompts.
 
-Empty in this version. Part 3 of the project fills this room: compiling an RLM with DSPy's optimisers as it stands,
-trajectory-level feedback for GEPA, bootstrapping of whole trajectories, and the search over strategy and knobs for
-accuracy against cost.
+    feedback(metric)     a task's metric that tells each predictor what went wrong in the trajectory
+    diagnose(trajectory) what went wrong in a run, by predictor
+    excerpt(trajectory)  a run as a text of bounded length
+
+    diagnosis.py         what the events of a run show of its faults
+    excerpts.py          a run as a text for a reflecting model
+    metric_feedback.py   a metric with words for each predictor
 """
 
 from __future__ import annotations
@@ -12,3 +16,9 @@ if __name__ != "rlm_dspy.optimizers":
         "this folder is the package rlm_dspy.optimizers and cannot be imported as "
         f"{__name__!r}: install the project first (pip install -e .) and import rlm_dspy.optimizers"
     )
+
+from rlm_dspy.optimizers.diagnosis import Finding, diagnose
+from rlm_dspy.optimizers.excerpts import excerpt
+from rlm_dspy.optimizers.metric_feedback import Feedback, feedback
+
+__all__ = ["Feedback", "Finding", "diagnose", "excerpt", "feedback"]
