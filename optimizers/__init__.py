@@ -5,6 +5,15 @@ Every optimiser of DSPy compiles an RLM as it stands; here is what they need bes
     evaluating.py    `evaluating`: slow runs are not started twice
     previews.py      `previewed`: examples with large inputs that no proposer is shown whole
     workarounds.py   stock optimisers put right where they misbehave by a bug of their own
+
+What they do not do:
+
+    bootstrap.py     `BootstrapTrajectories`: demonstrations out of whole runs that succeeded
+    demos.py         what a run, or a sub-call, is as a demonstration, and which to take
+    distill.py       `sft_rows`, `write_rows`: training rows out of what a strong model did right
+    finetune.py      `TrajectoryFinetune`: DSPy's fine-tuning on whole conversations
+    attempts.py      `collect`: a program run over a training set, each run scored and kept
+    watching.py      what predictors were asked and answered in a run
 """
 
 from __future__ import annotations
@@ -15,6 +24,18 @@ if __name__ != "rlm_dspy.optimizers":
         f"{__name__!r}: install the project first (pip install -e .) and import rlm_dspy.optimizers"
     )
 
+from rlm_dspy.optimizers.attempts import Attempt, collect
+from rlm_dspy.optimizers.bootstrap import BootstrapTrajectories
+from rlm_dspy.optimizers.distill import sft_rows, write_rows
 from rlm_dspy.optimizers.evaluating import evaluating
+from rlm_dspy.optimizers.finetune import TrajectoryFinetune
 
-__all__ = ["evaluating"]
+__all__ = [
+    "Attempt",
+    "BootstrapTrajectories",
+    "TrajectoryFinetune",
+    "collect",
+    "evaluating",
+    "sft_rows",
+    "write_rows",
+]
