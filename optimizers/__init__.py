@@ -1,8 +1,21 @@
 """Improving an RLM by its prompts.
 
-Empty in this version. Part 3 of the project fills this room: compiling an RLM with DSPy's optimisers as it stands,
-trajectory-level feedback for GEPA, bootstrapping of whole trajectories, and the search over strategy and knobs for
-accuracy against cost.
+Every optimiser of DSPy compiles an RLM as it stands; here is what they need beside it, and what none of them does.
+
+    evaluating.py        `evaluating`: slow runs are not started twice
+    previews.py          `previewed`: examples with large inputs that no proposer is shown whole
+    workarounds.py       stock optimisers put right where they misbehave by a bug of their own
+
+    metric_feedback.py   `feedback`: a task's metric that tells each predictor what went wrong in the trajectory
+    diagnosis.py         `diagnose`: what the events of a run show of its faults
+    excerpts.py          `excerpt`: a run as a text of bounded length, for a reflecting model
+
+    bootstrap.py         `BootstrapTrajectories`: demonstrations out of whole runs that succeeded
+    demos.py             what a run, or a sub-call, is as a demonstration, and which to take
+    distill.py           `sft_rows`, `write_rows`: training rows out of what a strong model did right
+    finetune.py          `TrajectoryFinetune`: DSPy's fine-tuning on whole conversations
+    attempts.py          `collect`: a program run over a training set, each run scored and kept
+    watching.py          what predictors were asked and answered in a run
 """
 
 from __future__ import annotations
@@ -12,3 +25,27 @@ if __name__ != "rlm_dspy.optimizers":
         "this folder is the package rlm_dspy.optimizers and cannot be imported as "
         f"{__name__!r}: install the project first (pip install -e .) and import rlm_dspy.optimizers"
     )
+
+from rlm_dspy.optimizers.attempts import Attempt, collect
+from rlm_dspy.optimizers.bootstrap import BootstrapTrajectories
+from rlm_dspy.optimizers.diagnosis import Finding, diagnose
+from rlm_dspy.optimizers.distill import sft_rows, write_rows
+from rlm_dspy.optimizers.evaluating import evaluating
+from rlm_dspy.optimizers.excerpts import excerpt
+from rlm_dspy.optimizers.finetune import TrajectoryFinetune
+from rlm_dspy.optimizers.metric_feedback import Feedback, feedback
+
+__all__ = [
+    "Attempt",
+    "BootstrapTrajectories",
+    "Feedback",
+    "Finding",
+    "TrajectoryFinetune",
+    "collect",
+    "diagnose",
+    "evaluating",
+    "excerpt",
+    "feedback",
+    "sft_rows",
+    "write_rows",
+]
