@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -58,6 +60,38 @@ def add_arguments(parser: Any) -> None:
     group.add_argument("--threads", metavar="N", type=number(int), default=4, help="how many at once (4)")
     group.add_argument("--quiet", action="store_true", help="no progress")
     group.add_argument("--debug", action="store_true", help="show tracebacks")
+
+
+def add_program_arguments(group: Any) -> None:
+    """The options of programs."""
+    group.add_argument("--load", metavar="FILE", help="a saved state of the program, as program.save gives it")
+    group.add_argument("--window", metavar="N", type=number(int), help="tokens of the model's window, where unknown")
+
+
+def program(options: argparse.Namespace, name: str, sub: Any) -> Any:
+    """The `rlm_dspy.evaluation.Program` of that name, with the options that were given.
+
+    Raises:
+        ConfigurationError: There is none, or the state cannot be read.
+    """
+    from rlm_dspy import evaluation
+    from rlm_dspy.errors import ConfigurationError
+
+    depends = settings(options)
+    prepare: Callable[[Any], Any] | None = None
+    if options.load is not None:
+        try:
+            state = Path(options.load).read_bytes()
+        except OSError as error:
+            raise ConfigurationError(f"--load {options.load}: {error.strerror or error}") from error
+        depends["load"] = hashlib.sha256(state).hexdigest()[:16]
+
+        def prepare(built: Any) -> Any:
+            built.load(options.load)
+            return built
+
+    keywords = rlm_options(options)
+    return evaluation.get(name, window=options.window, sub_lm=sub, settings=depends, prepare=prepare, **keywords)
 
 
 def complete(options: argparse.Namespace) -> None:

@@ -80,7 +80,7 @@ def evaluate(
         RecordingError: ``out`` cannot be written.
         KeyboardInterrupt: As it came; what is finished is in ``out``.
     """
-    programs = [_program(one) for one in (program if isinstance(program, (list, tuple)) else [program])]
+    programs = [as_program(one) for one in (program if isinstance(program, (list, tuple)) else [program])]
     if len({one.name for one in programs}) < len(programs):
         raise ConfigurationError("two of the programs have one name: Program(NAME, lambda signature: program)")
     check_threads(threads)
@@ -98,7 +98,7 @@ def evaluate(
 
         def work(item: _Item) -> tuple[Called, float | None, str | None]:
             module = item.program.of(item.example.get("signature"))
-            budget.check(known, _lms(module))
+            budget.check(known, lms_of_module(module))
             inputs = item.example.inputs().toDict()
             called = call(module, inputs, prices=known, budget=budget, stop=stop)
             return called, *_scored(metric, item.example, called)
@@ -130,7 +130,12 @@ def _names(programs: Sequence[Program]) -> list[str]:
     return [one.name for one in programs]
 
 
-def _program(given: Any) -> Program:
+def as_program(given: Any) -> Program:
+    """A module or a function as a `Program` of its own name; a `Program` as it is.
+
+    Raises:
+        ConfigurationError: It is none of these.
+    """
     if isinstance(given, Program):
         return given
     if isinstance(given, type) or not callable(given):
@@ -178,7 +183,8 @@ def _items(
             yield _Item(place, program, key, digest, example)
 
 
-def _lms(module: Any) -> list[Any]:
+def lms_of_module(module: Any) -> list[Any]:
+    """The LMs that calls of ``module`` in this context may use, as far as it is known beforehand."""
     own = module.lms() if hasattr(module, "lms") else []
     found = [*lms_of(dspy.settings.lm), *own]
     if isinstance(module, dspy.Module):

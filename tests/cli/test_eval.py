@@ -26,7 +26,7 @@ def root(call):
         file.write("x")
     made = (HERE / "calls").stat().st_size
     for name, at, times in {deeds!r}:
-        if made == at and not (HERE / name).exists():
+        if made >= at and not (HERE / name).exists():
             (HERE / name).write_text("done")
             for _ in range(times):
                 os.kill(os.getpid(), getattr(signal, name))
