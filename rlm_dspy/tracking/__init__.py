@@ -17,6 +17,7 @@
     datasets.py    sets of examples: size, digest, preview
     facts.py       what runs came to, put together
     outside.py     LM requests that no run accounts for
+    scorers.py     scorers for ``mlflow.genai.evaluate``
     page.py        the page of a trajectory as an artefact
     versions.py    of the packages
     store.py       where traces go, and what is done about one that does not answer
