@@ -9,16 +9,20 @@
 | `model_facts` | the published prices and context windows that DSPy ships are read by an unlisted module |
 | `facts_at_hand` | that module fetches them when it is first asked, and blocks its caller meanwhile |
 | `generation_config` | an explicit ``Request`` leaves out the settings that an LM has by itself |
+| `carried` | ``dspy.context`` would also freeze all other settings, so that ``dspy.configure`` in it had no effect |
 | `before_threads_end` | what is to be sent at exit needs threads, and ``atexit`` comes after their end |
 | `SubAgents` | the sandbox stand-in for ``import dspy`` lives in ``dspy.primitives.facade`` |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dspy
+from dspy.dsp.utils.settings import thread_local_overrides
+from dspy.dsp.utils.utils import dotdict
 from dspy.lm15 import Config, LM15Error, request_from_openai_chat
 from dspy.utils import DummyLM
 
@@ -74,6 +78,16 @@ def replays_reasoning(lm: Any) -> bool:
 def has_provider(lm: Any) -> bool:
     """True if ``lm`` calls a provider by an engine of DSPy's own, so that prices may be published for its model."""
     return isinstance(lm, dspy.LM) and isinstance(getattr(lm, "_engine_spec", "auto"), str)
+
+
+@contextlib.contextmanager
+def carried(name: str, value: Any) -> Iterator[None]:
+    """Have DSPy's setting ``name`` be ``value`` here, also in threads of DSPy's own, and leave all others alone."""
+    token = thread_local_overrides.set(dotdict({**thread_local_overrides.get(), name: value}))
+    try:
+        yield
+    finally:
+        thread_local_overrides.reset(token)
 
 
 _facts_read = False
