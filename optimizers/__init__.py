@@ -4,7 +4,7 @@ Every optimiser of DSPy compiles an RLM as it stands; here is what they need bes
 
     evaluating.py    `evaluating`: slow runs are not started twice
     previews.py      `previewed`: examples with large inputs that no proposer is shown whole
-    workarounds.py   stock optimisers put right where they misbehave by a bug of their own
+    workarounds.py   `mended`: stock optimisers put right where they misbehave by a bug of their own
 """
 
 from __future__ import annotations
@@ -16,5 +16,7 @@ if __name__ != "rlm_dspy.optimizers":
     )
 
 from rlm_dspy.optimizers.evaluating import evaluating
+from rlm_dspy.optimizers.previews import previewed
+from rlm_dspy.optimizers.workarounds import mended
 
-__all__ = ["evaluating"]
+__all__ = ["evaluating", "mended", "previewed"]
