@@ -4,6 +4,7 @@ Every optimiser of DSPy compiles an RLM as it stands; here is what they need bes
 
     evaluating.py    `evaluating`: slow runs are not started twice
     previews.py      `previewed`: examples with large inputs that no proposer is shown whole
+    trace_rows.py    `TraceAdapter`: rows of DSPy's fine-tuning in the form in which an RLM's models are asked
     workarounds.py   `mended`: stock optimisers put right where they misbehave by a bug of their own
 """
 
@@ -17,6 +18,7 @@ if __name__ != "rlm_dspy.optimizers":
 
 from rlm_dspy.optimizers.evaluating import evaluating
 from rlm_dspy.optimizers.previews import previewed
+from rlm_dspy.optimizers.trace_rows import TraceAdapter
 from rlm_dspy.optimizers.workarounds import mended
 
-__all__ = ["evaluating", "mended", "previewed"]
+__all__ = ["TraceAdapter", "evaluating", "mended", "previewed"]

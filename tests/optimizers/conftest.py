@@ -17,6 +17,7 @@ from typing import Any
 
 import dspy
 import pytest
+from dspy.clients.provider import Provider
 
 from rlm_dspy import RLM
 from rlm_dspy.environments.base import Environment
@@ -52,6 +53,41 @@ def root_lm(toy: Any) -> Iterator[ScriptedLM]:
     lm = ScriptedLM(toy.root, model="scripted/root")
     with dspy.context(lm=lm):
         yield lm
+
+
+class Trainer(Provider):
+    """Of the interface that DSPy trains through: writes each job's rows to a file, and reads them again."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.finetunable = True
+        self.folder = folder
+        self.killed: list[str] = []
+
+    def launch(self, lm: Any, launch_kwargs: Any = None) -> None:
+        pass
+
+    def kill(self, lm: Any, launch_kwargs: Any = None) -> None:
+        self.killed.append(lm.model)
+
+    def finetune(self, job: Any, model: str, train_data: Any, train_data_format: Any, train_kwargs: Any = None) -> str:
+        name = f"{model}-tuned-{len(list(self.folder.iterdir()))}"
+        path = self.folder / f"{name.replace('/', '_')}.jsonl"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in train_data))
+        return name
+
+    def rows(self, model: str = "") -> list[list[dict[str, str]]]:
+        """The messages of every row, of all models or the one of that name."""
+        files = sorted(self.folder.glob(f"{model.replace('/', '_')}*.jsonl"))
+        return [json.loads(line)["messages"] for file in files for line in file.read_text().splitlines()]
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Iterator[Trainer]:
+    """A `Trainer` with a folder of its own."""
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    yield Trainer(folder)
 
 
 def zq_lookup(key: str, limit: int = 3) -> str:

@@ -1,19 +1,16 @@
 """DSPy's optimisers of weights: the rows that a provider is handed, and the program that it gives back.
 
-The provider here is real code of the interface that DSPy trains through: it writes the rows to disk, reads them again,
-and its trained model knows the facts that they show.
+The trained model knows the facts that the rows show.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import dspy
 import pytest
-from dspy.clients.provider import Provider
 
 from rlm_dspy import RLM, optimizers
 from rlm_dspy.environments.base import Environment
@@ -22,41 +19,7 @@ from rlm_dspy.testing import Call, ScriptedLM
 pytestmark = [pytest.mark.usefixtures("no_leaks"), pytest.mark.filterwarnings("ignore:set_lm:UserWarning")]
 
 
-class Trainer(Provider):
-    """Fine-tunes by reading: what the rows' assistants wrote is what the model knows from then on."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.finetunable = True
-        self.folder = folder
-        self.killed: list[str] = []
-
-    def launch(self, lm: Any, launch_kwargs: Any = None) -> None:
-        pass
-
-    def kill(self, lm: Any, launch_kwargs: Any = None) -> None:
-        self.killed.append(lm.model)
-
-    def finetune(self, job: Any, model: str, train_data: Any, train_data_format: Any, train_kwargs: Any = None) -> str:
-        name = f"{model}-tuned-{len(list(self.folder.iterdir()))}"
-        path = self.folder / f"{name.replace('/', '_')}.jsonl"
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in train_data))
-        return name
-
-    def rows(self, model: str = "") -> list[list[dict[str, str]]]:
-        """The messages of every row, of all models or the one of that name."""
-        files = sorted(self.folder.glob(f"{model.replace('/', '_')}*.jsonl"))
-        return [json.loads(line)["messages"] for file in files for line in file.read_text().splitlines()]
-
-
-@pytest.fixture
-def trainer(tmp_path: Path) -> Iterator[Trainer]:
-    folder = tmp_path / "jobs"
-    folder.mkdir()
-    yield Trainer(folder)
-
-
-def trainable(toy: Any, trainer: Trainer) -> ScriptedLM:
+def trainable(toy: Any, trainer: Any) -> ScriptedLM:
     """A model in all seats that knows what its training rows showed."""
 
     def policy(call: Call) -> str:
@@ -72,20 +35,33 @@ def trainable(toy: Any, trainer: Trainer) -> ScriptedLM:
     return ScriptedLM(policy, model="scripted/base", provider=trainer)
 
 
+@pytest.mark.parametrize("ours", [True, pytest.param(False, marks=pytest.mark.heavy)])
 def test_bootstrap_finetune(
-    sandbox: Environment, toy: Any, trainer: Trainer, root_lm: ScriptedLM, proven: Callable[..., RLM]
+    sandbox: Environment, toy: Any, trainer: Any, ours: bool, proven: Callable[..., RLM]
 ) -> None:
+    """With an adapter of ours the rows are in the form in which the models are asked; without, in DSPy's markers."""
     lm = trainable(toy, trainer)
     student = toy.program(sandbox)
     student.set_lm(lm)
     assert toy.scores(student)["act"] == 0.0
-    optimizer = dspy.BootstrapFinetune(metric=toy.metric, num_threads=2)
+    adapter = optimizers.TraceAdapter() if ours else None
+    optimizer = dspy.BootstrapFinetune(metric=toy.metric, num_threads=2, adapter=adapter)
     with optimizers.evaluating():
         compiled = optimizer.compile(student, trainset=toy.trainset(chars=300_000))
     rows = trainer.rows()
     # One row a call of a predictor in a run that was right: three turns each of the root, as many of a child.
     assert len(rows) > 20
-    assert all([message["role"] for message in row] == ["system", "user", "assistant"] for row in rows)
+    roots = [row for row in rows if ("REPL" in row[0]["content"] if ours else "[[ ## code ## ]]" in row[-1]["content"])]
+    assert len(roots) > 8 and len(rows) - len(roots) > 8
+    for row in rows:
+        roles = [message["role"] for message in row]
+        assert roles == ["system", *["user", "assistant"] * (len(roles) // 2)]
+        assert ours or len(row) == 3
+    if ours:
+        # The three turns of a run, each with those before it.
+        assert {len(row) for row in roots} == {3, 5, 7}
+        assert all(row[-1]["content"].endswith("\n```") and "[[ ##" not in json.dumps(row) for row in roots)
+        assert {row[-1]["content"] for row in rows if row not in roots} == {"complaint", "praise"}
     assert all(row[-1]["content"].strip() for row in rows)
     assert max(len(json.dumps(row)) for row in rows) < 10_000
     text = json.dumps(rows)
@@ -97,7 +73,7 @@ def test_bootstrap_finetune(
 
 @pytest.mark.heavy
 def test_better_together(
-    sandbox: Environment, toy: Any, trainer: Trainer, root_lm: ScriptedLM, proven: Callable[..., RLM]
+    sandbox: Environment, toy: Any, trainer: Any, root_lm: ScriptedLM, proven: Callable[..., RLM]
 ) -> None:
     """Prompts, then weights of a program that has learned by prompts."""
     lm = trainable(toy, trainer)
