@@ -43,7 +43,7 @@ class CandidateResult:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Proposal:
     """A proposal, tried on a few training examples.
 
     Attributes:
@@ -66,7 +66,7 @@ class CompileResult:
 
     Attributes:
         candidates: All that were measured on the whole validation set.
-        attempts: All proposals, the rejected ones too.
+        proposals: All of them, the rejected ones too.
         best: The number of the candidate with the best score; of equal ones the cheapest.
         front: The numbers of those that none is better than in score, cost and seconds at once. Tokens stand for the
             cost where a price is unknown.
@@ -81,7 +81,7 @@ class CompileResult:
     """
 
     candidates: tuple[CandidateResult, ...]
-    attempts: tuple[Attempt, ...]
+    proposals: tuple[Proposal, ...]
     best: int
     front: tuple[int, ...]
     promotion: Promotion
@@ -174,7 +174,7 @@ def _page(result: CompileResult) -> str:
         f"{'accepted' if a.accepted else 'rejected'}</summary>"
         + "".join(f"<h3>{escape(name)}</h3><pre>{escape(text)}</pre>" for name, text in a.texts.items())
         + "</details>"
-        for a in result.attempts
+        for a in result.proposals
     )
     verdict = "Promoted" if result.promotion.promoted else "Not promoted"
     biased = "" if result.promotion.held_out else " The gate used the examples that candidates were chosen by."

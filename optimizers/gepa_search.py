@@ -14,7 +14,7 @@ from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.optimizers.compile_folder import Folder
 from rlm_dspy.optimizers.gepa_adapter import Item, RLMAdapter, objectives
 from rlm_dspy.optimizers.gepa_reflection import Reflection
-from rlm_dspy.optimizers.gepa_result import Attempt, CandidateResult, CompileResult, best_of, front_of
+from rlm_dspy.optimizers.gepa_result import Proposal, CandidateResult, CompileResult, best_of, front_of
 from rlm_dspy.optimizers.promotion import Promotion, decide
 from rlm_dspy.optimizers.rollouts import candidate_digest, example_digest
 
@@ -50,7 +50,7 @@ class Compile:
             name: str(p.signature.instructions) for name, p in student.named_predictors() if name in wanted
         }
         self.started = time.monotonic()
-        self.attempts: list[Attempt] = []
+        self.proposals: list[Proposal] = []
         self.turns: Counter[str] = Counter()
         self.found_after: dict[int, int] = {}
         self.idle, self.used_before = 0, 0
@@ -79,7 +79,7 @@ class Compile:
             promotion = self._gate(candidates[best])
             options.result = CompileResult(
                 candidates=candidates,
-                attempts=tuple(self.attempts),
+                proposals=tuple(self.proposals),
                 best=best,
                 front=front_of(candidates),
                 promotion=promotion,
@@ -232,7 +232,7 @@ class _Acceptance:
         number = proposal.parent_program_ids[0]
         parent = state.program_candidates[number]
         texts = {name: text for name, text in proposal.candidate.items() if text != parent[name]}
-        self._compile.attempts.append(Attempt(number, texts, before, after, accepted))
+        self._compile.proposals.append(Proposal(number, texts, before, after, accepted))
         told = f"summed score {before:g} before, {after:g} with it, on {len(proposal.subsample_scores_before)} examples"
         self._compile.reflection.tell(parent, proposal.candidate, told)
         return accepted

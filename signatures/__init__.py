@@ -8,6 +8,7 @@
     demonstration.py the built-in worked example, as turns
     examples.py      the examples that it is picked from
     conversation.py  the turns of one run and how they become messages
+    answered.py      what raw training examples tell a role: the form of answers
     predictor.py     `RolePredict`, whose saved state holds demonstrations of its own role only
     answers.py       taking the last answer out of a reply that does not keep to the form
     compact.py       `Compact`, the summary of a conversation that becomes too long, and its adapter

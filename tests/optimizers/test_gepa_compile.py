@@ -335,7 +335,7 @@ def test_instructions_keep_to_their_length(lm: ScriptedLM) -> None:
     made = optimizer(reflection_lm=ScriptedLM(wordy, model="scripted/reflection"), max_instruction_chars=300)
     made.compile(program(), trainset=examples(3))
     assert made.result is not None
-    texts = [text for attempt in made.result.attempts for text in attempt.texts.values()]
+    texts = [text for proposal in made.result.proposals for text in proposal.texts.values()]
     assert texts and all(len(text) <= 300 and "@@" in text for text in texts)
     assert any("say the same in at most 300" in prompt for prompt in asked)
 
@@ -372,11 +372,11 @@ def test_labels_that_an_instruction_learned_by_heart_are_told(lm: ScriptedLM) ->
 def test_which_predictors_a_round_rewrites(lm: ScriptedLM, components: Any) -> None:
     made = optimizer(components=components)
     made.compile(program(), trainset=examples(3))
-    assert made.result is not None and made.result.attempts
-    for attempt in made.result.attempts:
-        assert set(attempt.texts) <= {"act", "sub"}
+    assert made.result is not None and made.result.proposals
+    for proposal in made.result.proposals:
+        assert set(proposal.texts) <= {"act", "sub"}
         if components != "blamed":
-            assert len(attempt.texts) == 1
+            assert len(proposal.texts) == 1
 
 
 def test_only_the_predictors_that_may_be_are_rewritten(lm: ScriptedLM) -> None:
