@@ -14,7 +14,7 @@ from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.optimizers.compile_folder import Folder
 from rlm_dspy.optimizers.gepa_adapter import Item, RLMAdapter, objectives
 from rlm_dspy.optimizers.gepa_reflection import Reflection
-from rlm_dspy.optimizers.gepa_result import Proposal, CandidateResult, CompileResult, best_of, front_of
+from rlm_dspy.optimizers.gepa_result import CandidateResult, CompileResult, Proposal, best_of, front_of
 from rlm_dspy.optimizers.promotion import Promotion, decide
 from rlm_dspy.optimizers.rollouts import candidate_digest, example_digest
 
