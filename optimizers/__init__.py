@@ -26,7 +26,7 @@ if __name__ != "rlm_dspy.optimizers":
         f"{__name__!r}: install the project first (pip install -e .) and import rlm_dspy.optimizers"
     )
 
-from rlm_dspy.optimizers.attempts import Attempt, collect
+from rlm_dspy.optimizers.attempts import collect
 from rlm_dspy.optimizers.bootstrap import BootstrapTrajectories
 from rlm_dspy.optimizers.diagnosis import Finding, diagnose
 from rlm_dspy.optimizers.distill import sft_rows, write_rows
@@ -36,7 +36,6 @@ from rlm_dspy.optimizers.finetune import TrajectoryFinetune
 from rlm_dspy.optimizers.metric_feedback import Feedback, feedback
 
 __all__ = [
-    "Attempt",
     "BootstrapTrajectories",
     "Feedback",
     "Finding",
