@@ -10,6 +10,16 @@ Every optimiser of DSPy compiles an RLM as it stands; here is what they need bes
     diagnosis.py         `diagnose`: what the events of a run show of its faults
     excerpts.py          `excerpt`: a run as a text of bounded length, for a reflecting model
 
+    gepa_optimizer.py    `RLMGEPA`: GEPA on whole trajectories, with a front of score and cost, a gate, and resuming
+    gepa_search.py       one compile by it
+    gepa_adapter.py      candidates evaluated, and shown to the reflecting model
+    gepa_reflection.py   new instructions
+    gepa_result.py       what was tried
+    rollouts.py          one run, as it is kept
+    compile_folder.py    all runs and reflections on disk; going on after a crash
+    promotion.py         the gate
+    front.py             score against cost
+
     bootstrap.py         `BootstrapTrajectories`: demonstrations out of whole runs that succeeded
     demos.py             what a run, or a sub-call, is as a demonstration, and which to take
     distill.py           `sft_rows`, `write_rows`: training rows out of what a strong model did right
@@ -33,18 +43,31 @@ from rlm_dspy.optimizers.distill import sft_rows, write_rows
 from rlm_dspy.optimizers.evaluating import evaluating
 from rlm_dspy.optimizers.excerpts import excerpt
 from rlm_dspy.optimizers.finetune import TrajectoryFinetune
+from rlm_dspy.optimizers.front import pareto_front
+from rlm_dspy.optimizers.gepa_optimizer import RLMGEPA
+from rlm_dspy.optimizers.gepa_result import CandidateResult, CompileResult, Proposal
 from rlm_dspy.optimizers.metric_feedback import Feedback, feedback
+from rlm_dspy.optimizers.promotion import Promotion, paired_p
+from rlm_dspy.optimizers.rollouts import Rollout
 
 __all__ = [
     "BootstrapTrajectories",
+    "CandidateResult",
+    "CompileResult",
     "Feedback",
     "Finding",
+    "Promotion",
+    "Proposal",
+    "RLMGEPA",
+    "Rollout",
     "TrajectoryFinetune",
     "collect",
     "diagnose",
     "evaluating",
     "excerpt",
     "feedback",
+    "paired_p",
+    "pareto_front",
     "sft_rows",
     "write_rows",
 ]
