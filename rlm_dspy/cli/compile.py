@@ -21,7 +21,7 @@ from rlm_dspy.cli.compile_options import OPTIMIZERS
 from rlm_dspy.cli.models import models
 from rlm_dspy.cli.out import OutFile
 from rlm_dspy.errors import ConfigurationError, RLMError
-from rlm_dspy.optimizers import evaluating
+from rlm_dspy.optimizers import evaluating, mended, previewed
 from rlm_dspy.presets import Score
 from rlm_dspy.redact import error_text
 from rlm_dspy.rlm import RLM
@@ -211,7 +211,7 @@ def _optimizer(options: argparse.Namespace, metric: Callable[..., Any], root: An
             chosen["auto"] = "light"
         if "max_metric_calls" in takes and takes["max_metric_calls"].default is inspect.Parameter.empty:
             chosen.setdefault("max_metric_calls", 100)
-        return kind(**chosen), path
+        return mended(kind(**chosen)), path
     except TypeError as error:
         raise ConfigurationError(f"--optimizer {options.optimizer}: {error}") from None
 
@@ -228,7 +228,9 @@ def _compiled(optimizer: Any, program: dspy.Module, train: Any, val: Any, option
     chosen = {name: value for name, value in offered.items() if name in takes}
     if hasattr(optimizer, "auto") and "requires_permission_to_run" in takes:
         chosen["requires_permission_to_run"] = False
-    compiled: dspy.Module = optimizer.compile(program, trainset=train, **chosen)
+    # Proposers write examples into their prompts, contexts of a megabyte too.
+    chosen = {name: previewed(value) if name == "valset" else value for name, value in chosen.items()}
+    compiled: dspy.Module = optimizer.compile(program, trainset=previewed(train), **chosen)
     return compiled
 
 
