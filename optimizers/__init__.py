@@ -19,7 +19,6 @@ Every optimiser of DSPy compiles an RLM as it stands; here is what they need bes
     compile_folder.py    all runs and reflections on disk; going on after a crash
     promotion.py         the gate
     front.py             score against cost
-
     bootstrap.py         `BootstrapTrajectories`: demonstrations out of whole runs that succeeded
     demos.py             what a run, or a sub-call, is as a demonstration, and which to take
     distill.py           `sft_rows`, `write_rows`: training rows out of what a strong model did right
