@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def test_all_turns_of_a_root_are_one_sample(serve: Any, play: Any, tokens: Any, 
     assert {p for p, here in zip(probabilities, mask, strict=True) if here} == {LOGPROB}
     # The last prompt begins with the one before and so on: nothing is rendered anew.
     prompts = [body["token_ids"] for body in server.bodies if "token_ids" in body]
-    for shorter, longer in zip(prompts, prompts[1:], strict=False):
+    for shorter, longer in itertools.pairwise(prompts):
         assert longer[: len(shorter)] == shorter
 
 
