@@ -62,11 +62,12 @@ def replays_reasoning(lm: Any) -> bool:
     """True if ``reasoning_content`` of an earlier reply reaches the endpoint in a field of its own.
 
     DSPy's native engine writes it *into* the reply's content for endpoints it has no better rule for; the reply would
-    then not go back byte for byte, so the reasoning is left out there. LiteLLM and custom engines get it as it was.
+    then not go back byte for byte, so the reasoning is left out there. LiteLLM and custom engines get it as it was,
+    unless an engine says ``replays_reasoning = False`` of itself.
     """
     engine = getattr(lm, "_engine_spec", None)
     if not isinstance(engine, str):
-        return True
+        return bool(getattr(engine, "replays_reasoning", True))
     try:
         from dspy.clients.backend_selection import select_backend
 
