@@ -35,7 +35,7 @@ four characters for each token asked for, whatever a tokenizer makes of it: 250 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from rlm_dspy.tasks.base import Family
 
-__all__ = ["FAMILIES", "families", "generate", "get", "iterate", "score"]
+__all__ = ["FAMILIES", "example", "families", "generate", "get", "iterate", "score"]
 
 #: Name of a family to its module, which is imported when first used.
 FAMILIES = {
@@ -107,30 +107,65 @@ def iterate(
     """
     from rlm_dspy.errors import ConfigurationError
 
-    if isinstance(kinds, str):
-        raise ConfigurationError(f"kinds is a list of names: write kinds=[{kinds!r}]")
+    chosen = _chosen(family, kinds)
     if not isinstance(n, int) or isinstance(n, bool) or n < 0:
         raise ConfigurationError(f"n must be a whole number, 0 or more, not {n!r}")
+    shares = [n // len(chosen) + (place < n % len(chosen)) for place in range(len(chosen))]
+    makers = [_maker(one, share, tokens, seed, kinds) for one, share in zip(chosen, shares, strict=True)]
+    return (makers[place % len(makers)](place // len(makers)) for place in range(n))
+
+
+def example(
+    number: int, tokens: int, seed: int, family: str | Sequence[str] | None = None, kinds: Sequence[str] | None = None
+) -> dspy.Example:
+    """The example ``generate(n, tokens, seed, family, kinds)[number]`` of any longer batch, without making the others.
+
+    Args:
+        number: From 0.
+        tokens, seed, family, kinds: As for `generate`.
+
+    Raises:
+        ConfigurationError: An argument is not as described.
+    """
+    from rlm_dspy.errors import ConfigurationError
+
+    chosen = _chosen(family, kinds)
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ConfigurationError(f"number must be a whole number, 0 or more, not {number!r}")
+    place = number // len(chosen)
+    return _maker(chosen[number % len(chosen)], place + 1, tokens, seed, kinds)(place)
+
+
+def _chosen(family: str | Sequence[str] | None, kinds: Sequence[str] | None) -> list[Family]:
+    """The families that take turns."""
+    from rlm_dspy.errors import ConfigurationError
+
+    if isinstance(kinds, str):
+        raise ConfigurationError(f"kinds is a list of names: write kinds=[{kinds!r}]")
     names = [family] if isinstance(family, str) else list(dict.fromkeys(FAMILIES if family is None else family))
     chosen = [get(name) for name in names]
     if not chosen:
         raise ConfigurationError(f"no family of tasks given; there are: {', '.join(FAMILIES)}")
-    if kinds is not None:
-        unknown = [kind for kind in kinds if not any(kind in one.KINDS for one in chosen)]
-        if unknown or not kinds:
-            said = f"no kind {unknown[0]!r}" if unknown else "no kinds given"
-            raise ConfigurationError("; ".join([said, *(f"{one.NAME} has: {', '.join(one.KINDS)}" for one in chosen)]))
-        if family is None:
-            chosen = [one for one in chosen if any(kind in one.KINDS for kind in kinds)]
-    shares = [n // len(chosen) + (place < n % len(chosen)) for place in range(len(chosen))]
-    batches = [_examples(one, share, tokens, seed, kinds) for one, share in zip(chosen, shares, strict=True)]
-    return (next(batches[place % len(batches)]) for place in range(n))
+    if kinds is None:
+        return chosen
+    unknown = [kind for kind in kinds if not any(kind in one.KINDS for one in chosen)]
+    if unknown or not kinds:
+        said = f"no kind {unknown[0]!r}" if unknown else "no kinds given"
+        raise ConfigurationError("; ".join([said, *(f"{one.NAME} has: {', '.join(one.KINDS)}" for one in chosen)]))
+    return chosen if family is not None else [one for one in chosen if any(kind in one.KINDS for kind in kinds)]
 
 
-def _examples(family: Family, n: int, tokens: int, seed: int, kinds: Sequence[str] | None) -> Iterator[dspy.Example]:
-    """Those of one family. Of the kinds it is asked for its own; where it has none of them, it says so."""
+def _maker(
+    family: Family, n: int, tokens: int, seed: int, kinds: Sequence[str] | None
+) -> Callable[[int], dspy.Example]:
+    """What makes the examples of one family, whose arguments are in order: one by one, or all where it makes no one.
+
+    Of the kinds it makes its own; a family that was named and has none of them says so.
+    """
     theirs = kinds and ([kind for kind in kinds if kind in family.KINDS] or kinds)
-    return iter(getattr(family, "iterate", family.generate)(n, tokens, seed, theirs))
+    one: Callable[..., dspy.Example] | None = getattr(family, "example", None)
+    made = family.generate(n if one is None else 0, tokens, seed, theirs)
+    return made.__getitem__ if one is None else lambda number: one(number, tokens, seed, theirs)
 
 
 def score(example: Any, prediction: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> float:

@@ -9,7 +9,7 @@ place, so that a longer batch begins with the shorter one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -38,8 +38,7 @@ SIGNATURES = {
 class Family(Protocol):
     """What a family of tasks offers; a module with these members is one.
 
-    It may have ``iterate`` too, with the arguments of ``generate``: an iterator, which builds an example when it is
-    taken.
+    It may have ``example`` too, `Batches.example`: then one example is made without those before it.
     """
 
     NAME: str
@@ -93,7 +92,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Batches:
-    """How a family makes its examples; its methods are the ``generate`` and ``iterate`` of a `Family`.
+    """How a family makes its examples; its methods are the ``generate`` and ``example`` of a `Family`.
 
     Attributes:
         name: Of the family.
@@ -105,52 +104,45 @@ class Batches:
     templates: Mapping[str, Iterable[str]]
     build: Callable[[Spot], Task]
 
-    def iterate(
-        self, n: int, tokens: int, seed: int, kinds: Sequence[str] | None = None
-    ) -> Iterator[dspy.Example]:
-        """``n`` examples, each built when it is taken; the arguments are checked at once.
+    def example(self, number: int, tokens: int, seed: int, kinds: Sequence[str] | None = None) -> dspy.Example:
+        """The example that a batch has at a place, from 0.
 
         Args:
-            n: How many; from 0.
-            tokens: Size of each context, `CHARACTERS_PER_TOKEN` characters each; from `MINIMUM_TOKENS`.
+            number: The place.
+            tokens: Size of the context, `CHARACTERS_PER_TOKEN` characters each; from `MINIMUM_TOKENS`.
             seed: Any int.
             kinds: Which kinds, in turn; all of the family if None.
 
         Returns:
-            Examples with the inputs ``context`` and ``query``, and ``answer``, ``kind``, ``family``, ``signature``,
+            An example with the inputs ``context`` and ``query``, and ``answer``, ``kind``, ``family``, ``signature``,
             ``template``, ``seed``, ``tokens``, and what the family adds.
 
         Raises:
             ConfigurationError: An argument is not as described; the message says what is.
         """
-        chosen = _checked(self.name, tuple(self.templates), n, tokens, seed, kinds)
-        order = {
-            kind: Draw(self.name, seed, kind, "templates").shuffled(tuple(self.templates[kind])) for kind in chosen
-        }
-
-        def example(index: int) -> dspy.Example:
-            kind, turn = chosen[index % len(chosen)], index // len(chosen)
-            template = order[kind][turn % len(order[kind])]
-            draw = Draw(self.name, seed, tokens, kind, turn)
-            task = self.build(Spot(kind, template, turn, tokens * CHARACTERS_PER_TOKEN, draw))
-            return dspy.Example(
-                context=task.context,
-                query=task.query,
-                answer=task.answer,
-                kind=kind,
-                family=self.name,
-                signature=task.signature or SIGNATURES[kind],
-                template=template,
-                seed=seed,
-                tokens=tokens,
-                **task.extra,
-            ).with_inputs("context", "query")
-
-        return map(example, range(n))
+        chosen = _checked(self.name, tuple(self.templates), number, tokens, seed, kinds)
+        kind, turn = chosen[number % len(chosen)], number // len(chosen)
+        order = Draw(self.name, seed, kind, "templates").shuffled(tuple(self.templates[kind]))
+        template = order[turn % len(order)]
+        draw = Draw(self.name, seed, tokens, kind, turn)
+        task = self.build(Spot(kind, template, turn, tokens * CHARACTERS_PER_TOKEN, draw))
+        return dspy.Example(
+            context=task.context,
+            query=task.query,
+            answer=task.answer,
+            kind=kind,
+            family=self.name,
+            signature=task.signature or SIGNATURES[kind],
+            template=template,
+            seed=seed,
+            tokens=tokens,
+            **task.extra,
+        ).with_inputs("context", "query")
 
     def generate(self, n: int, tokens: int, seed: int, kinds: Sequence[str] | None = None) -> list[dspy.Example]:
-        """All that `iterate` gives; the same arguments give the same bytes."""
-        return list(self.iterate(n, tokens, seed, kinds))
+        """The first ``n`` examples, from 0; the same arguments give the same bytes."""
+        _checked(self.name, tuple(self.templates), n, tokens, seed, kinds)
+        return [self.example(number, tokens, seed, kinds) for number in range(n)]
 
 
 def _checked(

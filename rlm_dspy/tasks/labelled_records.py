@@ -19,7 +19,7 @@ from rlm_dspy.tasks.base import Batches, Spot, Task
 from rlm_dspy.tasks.record_world import World, instruct, write
 from rlm_dspy.tasks.scoring import score
 
-__all__ = ["KINDS", "NAME", "TEMPLATES", "generate", "iterate", "score"]
+__all__ = ["KINDS", "NAME", "TEMPLATES", "example", "generate", "score"]
 
 NAME = "labelled_records"
 TEMPLATES = {"count": record_counts.TEMPLATES, "user": record_users.TEMPLATES, "timeline": record_dates.TEMPLATES}
@@ -35,4 +35,4 @@ def _build(spot: Spot) -> Task:
 
 
 _BATCHES = Batches(NAME, TEMPLATES, _build)
-generate, iterate = _BATCHES.generate, _BATCHES.iterate
+generate, example = _BATCHES.generate, _BATCHES.example

@@ -21,7 +21,7 @@ from rlm_dspy.tasks.log_plans import write
 from rlm_dspy.tasks.log_world import World
 from rlm_dspy.tasks.scoring import score
 
-__all__ = ["KINDS", "NAME", "TEMPLATES", "generate", "iterate", "score"]
+__all__ = ["KINDS", "NAME", "TEMPLATES", "example", "generate", "score"]
 
 NAME = "log_forensics"
 TEMPLATES = {
@@ -45,4 +45,4 @@ def _build(spot: Spot) -> Task:
 
 
 _BATCHES = Batches(NAME, TEMPLATES, _build)
-generate, iterate = _BATCHES.generate, _BATCHES.iterate
+generate, example = _BATCHES.generate, _BATCHES.example

@@ -23,7 +23,7 @@ from rlm_dspy.tasks.needle_facts import ASIDES, POOLS, THEMES, Theme
 from rlm_dspy.tasks.prose import document
 from rlm_dspy.tasks.scoring import score
 
-__all__ = ["KINDS", "NAME", "generate", "iterate", "score"]
+__all__ = ["KINDS", "NAME", "example", "generate", "score"]
 
 NAME = "needles"
 KINDS = tuple(THEMES)
@@ -122,4 +122,4 @@ _MAKERS = {"find": _find, "list": _list, "count": _count, "compare": _compare}
 
 
 _BATCHES = Batches(NAME, THEMES, _build)
-generate, iterate = _BATCHES.generate, _BATCHES.iterate
+generate, example = _BATCHES.generate, _BATCHES.example

@@ -18,7 +18,7 @@ from rlm_dspy.tasks.pair_plans import TEMPLATES, Crowd
 from rlm_dspy.tasks.record_world import Ask, instruct, write
 from rlm_dspy.tasks.scoring import score
 
-__all__ = ["KINDS", "NAME", "generate", "iterate", "score"]
+__all__ = ["KINDS", "NAME", "example", "generate", "score"]
 
 NAME = "pairs"
 KINDS = ("pairs",)
@@ -45,4 +45,4 @@ def _build(spot: Spot) -> Task:
 
 
 _BATCHES = Batches(NAME, {"pairs": TEMPLATES}, _build)
-generate, iterate = _BATCHES.generate, _BATCHES.iterate
+generate, example = _BATCHES.generate, _BATCHES.example
