@@ -24,7 +24,7 @@ programs (--program, several with commas):
   truncate  one call with the beginning and the end of the input, so that it fits
   chunks    each chunk of the input by itself, then the findings together
   dspy.RLM  the one of DSPy, with its LocalInterpreter, which is no sandbox
-  pkg.mod:name  a dspy.Module, or what makes one from a signature
+  pkg.mod:name, file.py:name  a dspy.Module, or what makes one from a signature
 
 With --out DIR every result is on disk before the next one, in DIR/results.jsonl, and the same command goes on where it
 was ended, by Ctrl-C, a crash or a power failure; -n may be raised. Other settings want another folder. Runs that ended
@@ -62,6 +62,7 @@ def add_parser(commands: Any) -> None:
     jobs.add_program_arguments(group)
     group.add_argument("--out", metavar="DIR", help="keep results here, and go on with those that are there")
     group.add_argument("--json", action="store_true", help="one JSON object in place of tables")
+    group.add_argument("--experiment", metavar="NAME", help="track it in MLflow, as one run of this experiment")
     jobs.add_arguments(parser)
 
 
@@ -92,7 +93,8 @@ def _run(options: argparse.Namespace) -> int:
     families = None if options.task == "all" else [word.strip() for word in options.task.split(",")]
     kinds = None if options.kinds is None else [word.strip() for word in options.kinds.split(",")]
     # Whatever is wrong with the task is found before a model is asked for.
-    tasks.generate(0, options.tokens[0], options.seed, families, kinds)
+    for tokens in options.tokens:
+        tasks.iterate(options.n, tokens, options.seed, families, kinds)
     root, sub = jobs.models(options)
     names = list(dict.fromkeys(word.strip() for word in options.program.split(",")))
     programs = [jobs.program(options, name, sub) for name in names]
@@ -101,8 +103,12 @@ def _run(options: argparse.Namespace) -> int:
 
     def examples() -> Iterator[Any]:
         for tokens in options.tokens:
-            yield from tasks.generate(options.n, tokens, options.seed, families, kinds)
+            yield from tasks.iterate(options.n, tokens, options.seed, families, kinds)
 
+    if options.experiment is not None:
+        from rlm_dspy import tracking
+
+        tracking.enable(options.experiment)
     with dspy.context(lm=root), jobs.stopping(stop, "examples"):
         report = evaluation.evaluate(
             programs,

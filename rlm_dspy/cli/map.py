@@ -57,12 +57,8 @@ def add_parser(commands: Any) -> None:
     group.add_argument("--retry", action="store_true", help="call it again with the rows that failed before")
     group.add_argument("--json", action="store_true", help="how it ended, as one JSON object")
     group = parser.add_argument_group("program")
-    group.add_argument(
-        "--signature", metavar="S", help=f"of the program (default: '{DEFAULT_SIGNATURE}')"
-    )
-    group.add_argument(
-        "--program", metavar="P", default="rlm", help="one of rlm-dspy eval, or pkg.mod:name (rlm)"
-    )
+    group.add_argument("--signature", metavar="S", help=f"of the program (default: '{DEFAULT_SIGNATURE}')")
+    group.add_argument("--program", metavar="P", default="rlm", help="one of rlm-dspy eval, or pkg.mod:name (rlm)")
     jobs.add_program_arguments(group)
     jobs.add_arguments(parser)
 

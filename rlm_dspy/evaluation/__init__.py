@@ -36,11 +36,12 @@ if TYPE_CHECKING:
     from rlm_dspy.evaluation.intervals import bootstrap, interval, wilson
     from rlm_dspy.evaluation.mapping import Mapped, map_rows
     from rlm_dspy.evaluation.measuring import evaluate
-    from rlm_dspy.evaluation.programs import Program, get
+    from rlm_dspy.evaluation.programs import NAMES, Program, get
     from rlm_dspy.evaluation.report import Report, Summary, summary
     from rlm_dspy.evaluation.work import Stop
 
 __all__ = [
+    "NAMES",
     "Mapped",
     "Program",
     "Report",
@@ -56,7 +57,7 @@ __all__ = [
 ]
 
 _WHERE = {
-    **dict.fromkeys(("Program", "get"), "programs"),
+    **dict.fromkeys(("NAMES", "Program", "get"), "programs"),
     **dict.fromkeys(("Report", "Summary", "summary"), "report"),
     **dict.fromkeys(("bootstrap", "interval", "wilson"), "intervals"),
     **dict.fromkeys(("Mapped", "map_rows"), "mapping"),

@@ -136,6 +136,11 @@ class Results:
             usage = called.usage.to_dict()
             self._keep({"record": "unfinished", "program": program, "key": key, **usage})
 
+    @property
+    def known(self) -> bool:
+        """Whether there is any result."""
+        return bool(self._rows)
+
     def close(self) -> None:
         """Write no more; idempotent."""
         if self._file is not None:

@@ -26,6 +26,10 @@ The answers are not read from the text: the generator decides what is true and w
     record_counts.py, record_users.py, record_dates.py    its questions, by kind
     pairs.py            family: pairs of users of such records
     pair_plans.py       its conditions
+    repository.py       family: a code repository, a dict of path to text
+    repo_calls.py, repo_settings.py    its questions
+    repo_facts.py, repo_names.py       what they plant, and what it is called
+    repo_text.py        its ordinary code
     _draw.py            draws that are the same on every machine
 
 A family has kinds of questions (``KINDS``), and an example says the type of its answer (``signature``). A context has
@@ -51,6 +55,7 @@ FAMILIES = {
     "needles": "rlm_dspy.tasks.needles",
     "labelled_records": "rlm_dspy.tasks.labelled_records",
     "pairs": "rlm_dspy.tasks.pairs",
+    "repository": "rlm_dspy.tasks.repository",
 }
 
 

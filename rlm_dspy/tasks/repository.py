@@ -15,19 +15,16 @@ A text search alone miscounts in each of them. ``files`` of an example is the nu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
-
-import dspy
 
 from rlm_dspy.tasks import repo_calls, repo_settings, repo_text
 from rlm_dspy.tasks._draw import Draw
-from rlm_dspy.tasks.base import Spot, Task, batch
+from rlm_dspy.tasks.base import Batches, Spot, Task
 from rlm_dspy.tasks.repo_facts import Plan, Plant
 from rlm_dspy.tasks.repo_names import SERVICES
 from rlm_dspy.tasks.scoring import score
 
-__all__ = ["KINDS", "NAME", "TEMPLATES", "generate", "score"]
+__all__ = ["KINDS", "NAME", "TEMPLATES", "example", "generate", "score"]
 
 NAME = "repository"
 TEMPLATES = {
@@ -41,16 +38,14 @@ _SHARES = (("code", 0.45), ("test", 0.6), ("ts", 0.75), ("go", 0.85), ("sql", 0.
 """Kinds of ordinary files, by how often they are drawn (summed up)."""
 
 
-def generate(n: int, tokens: int, seed: int, kinds: Sequence[str] | None = None) -> list[dspy.Example]:
-    """``n`` questions, each about a repository of its own; see `rlm_dspy.tasks.generate`."""
-    return batch(NAME, {kind: tuple(table) for kind, table in TEMPLATES.items()}, _build, n, tokens, seed, kinds)
-
-
 def _build(spot: Spot) -> Task:
     plan = TEMPLATES[spot.kind][spot.template](spot.draw, spot.characters)
     writer = _Writer(plan, spot.draw, spot.characters)
     files: Any = writer.write()
-    answer = list(dict.fromkeys(writer.places[place] for place in plan.files)) if plan.files else plan.answer
+    answer = sorted({writer.places[place] for place in plan.files}) if plan.files else plan.answer
+    if isinstance(answer, list):
+        # By no order of planting, which is no order of the files either.
+        answer = sorted(answer)
     return Task(files, plan.query, answer, {"files": len(files)})
 
 
@@ -60,7 +55,7 @@ class _Writer:
     Args:
         plan: The question.
         draw: The source of what is ordinary.
-        characters: Of all paths and texts together, met to within a piece or two.
+        characters: Of all texts together, met to within a piece or two.
 
     Attributes:
         places: The file of each plant, by its place in the plan.
@@ -127,10 +122,7 @@ class _Writer:
         return path
 
     def _add(self, path: str, text: str) -> None:
-        if path not in self._files:
-            self._files[path] = []
-            self._size += len(path)
-        self._files[path].append(text)
+        self._files.setdefault(path, []).append(text)
         self._size += len(text)
 
     @staticmethod
@@ -141,3 +133,7 @@ class _Writer:
         # A planted file is whole as it is.
         planted = path.startswith("config/") or (path.startswith("services/") and path.split("/")[1] in SERVICES)
         return "" if planted else {"py": "code"}.get(suffix, suffix)
+
+
+_BATCHES = Batches(NAME, TEMPLATES, _build)
+generate, example = _BATCHES.generate, _BATCHES.example

@@ -116,7 +116,7 @@ def solve(files, query, template):
         found = [function for function, _, _ in callers(files, quoted[0], template != "list_callers")]
         if template == "count_tests":
             return len(found)
-        return found[0] if template == "find_test" and len(found) == 1 else found
+        return found[0] if template == "find_test" and len(found) == 1 else sorted(found)
     if template == "count_calls":
         return sum(len(here) for _, here, _ in callers(files, quoted[0], False))
     if template == "compare_callers":
@@ -130,12 +130,12 @@ def solve(files, query, template):
     if template == "list_overrides":
         key, service = quoted
         settings = {path: sections(text) for path, text in files.items() if suffix(path) == "yaml"}
-        return [path for path, services in settings.items() if key in services.get(service, {})]
+        return sorted(path for path, services in settings.items() if key in services.get(service, {}))
     if template == "find_constant":
         path, name = sorted(quoted, key=lambda part: "/" not in part)
         return defining(files, path, name)
     if template == "list_readers":
-        return [path for path, text in files.items() if reads(path, text, quoted[0])]
+        return sorted(path for path, text in files.items() if reads(path, text, quoted[0]))
     if template == "count_remarks":
         owner = re.search(r"TODO\((\w+)\)|remarks are there for (\w+)", query)
         return remarks(files, owner[1] or owner[2])

@@ -38,16 +38,14 @@ def worth(example: Any, answer: Any) -> float:
 def agrees(example: Any) -> None:
     read = solve(example)
     if example.kind == "list":
-        assert sorted(read) == sorted(example.answer), (example.template, example.query)
         assert 3 <= len(set(read)) == len(read) <= 8
-    else:
-        assert read == example.answer, (example.template, example.query)
+    assert read == example.answer, (example.template, example.query)
     assert type(example.answer) is TYPES[example.kind]
     assert worth(example, read) == 1.0
 
 
 def size(example: Any) -> int:
-    return sum(len(path) + len(text) for path, text in example.context.items())
+    return sum(map(len, example.context.values()))
 
 
 @pytest.mark.parametrize("kind", repository.KINDS)
