@@ -35,14 +35,7 @@ exit codes:
 
 def add_parser(commands: Any) -> None:
     """Register ``map`` with the sub-parsers of ``rlm-dspy``."""
-    parser = commands.add_parser(
-        "map",
-        help="call a program with every row of a file",
-        description=_DESCRIPTION,
-        epilog=_MORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = jobs.add_parser(commands, "map", "call a program with every row of a file", _DESCRIPTION, _MORE)
     parser.add_argument("file", metavar="FILE", help="the rows: .jsonl, .csv or .tsv")
     group = parser.add_argument_group("rows")
     group.add_argument("--format", choices=("jsonl", "csv", "tsv"), help="of FILE, where its name does not say it")
