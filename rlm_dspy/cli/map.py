@@ -53,6 +53,14 @@ def add_parser(commands: Any) -> None:
     group.add_argument("--signature", metavar="S", help=f"of the program (default: '{DEFAULT_SIGNATURE}')")
     group.add_argument("--program", metavar="P", default="rlm", help="one of rlm-dspy eval, or pkg.mod:name (rlm)")
     jobs.add_program_arguments(group)
+    group = parser.add_argument_group("where")
+    group.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        nargs="?",
+        const="auto",
+        help="on a Ray cluster, such as HOST:6379 (auto: the one of this machine), --threads rows at once",
+    )
     jobs.add_arguments(parser)
 
 
@@ -74,6 +82,8 @@ def _run(options: argparse.Namespace) -> int:
     named = options.program if ":" in options.program else None
     signature = options.signature or (None if named else DEFAULT_SIGNATURE)
     stop = evaluation.Stop()
+    # Before signals are handled here, because Ray sets a handler of its own.
+    cluster = None if options.ray is None else evaluation.Ray(options.ray)
     with dspy.context(lm=root), jobs.stopping(stop, "rows"):
         done = evaluation.map_rows(
             program,
@@ -89,7 +99,10 @@ def _run(options: argparse.Namespace) -> int:
             retry=options.retry,
             stop=stop,
             seen=None if options.quiet else _say,
+            ray=cluster,
         )
+    if cluster is not None:
+        cluster.close()
     if options.json:
         output.answer(output.json_text({"out": options.out, **done.to_dict()}))
     else:
