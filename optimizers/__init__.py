@@ -4,7 +4,8 @@ Every optimiser of DSPy compiles an RLM as it stands; here is what they need bes
 
     evaluating.py        `evaluating`: slow runs are not started twice
     previews.py          `previewed`: examples with large inputs that no proposer is shown whole
-    workarounds.py       stock optimisers put right where they misbehave by a bug of their own
+    trace_rows.py        `TraceAdapter`: rows of DSPy's fine-tuning in the form in which an RLM's models are asked
+    workarounds.py       `mended`: stock optimisers put right where they misbehave by a bug of their own
 
     metric_feedback.py   `feedback`: a task's metric that tells each predictor what went wrong in the trajectory
     diagnosis.py         `diagnose`: what the events of a run show of its faults

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import inspect
 import json
+import logging
 import shlex
 import sys
 import traceback
@@ -26,11 +27,16 @@ from rlm_dspy.presets import Score
 from rlm_dspy.redact import error_text
 from rlm_dspy.rlm import RLM
 
+ENOUGH = 12
+"""Examples from which on GEPA chooses by others than it reflects on."""
+
 
 def run(options: argparse.Namespace) -> int:
     """Compile, write the file, and return the exit code."""
     if not options.debug:
         quiet.libraries()
+    if options.quiet:
+        logging.getLogger("dspy").setLevel(logging.WARNING)
     try:
         return _compile(options)
     except KeyboardInterrupt:
@@ -120,9 +126,14 @@ def _metric(spec: str) -> Callable[..., Any]:
         inspect.signature(found).bind(None, None, None, None, None)
     except TypeError:
         # GEPA's has two more arguments; others' metrics need not have them.
-        return lambda example, prediction, trace=None, pred_name=None, pred_trace=None: found(
-            example, prediction, trace
-        )
+        def scored(
+            example: Any, prediction: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+        ) -> Any:
+            return found(example, prediction, trace)
+
+        # Not by ``functools.wraps``: what looks at its arguments would see those of the one within.
+        scored.__name__ = getattr(found, "__name__", "metric")
+        return scored
     except ValueError:
         pass
     wrapped: Callable[..., Any] = found
@@ -148,7 +159,18 @@ def _examples(options: argparse.Namespace, inputs: Sequence[str]) -> tuple[list[
         raise ConfigurationError(
             f"--train {options.train} has {len(train)} examples, too few to keep some back: give --val, or --no-score"
         )
-    return [e for n, e in enumerate(train) if n % 3 != 2], train[2::3]
+    return _split(train, 1 / 3, options.seed)
+
+
+def _split(examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
+    """``examples`` in two parts, in their order, the second with ``share`` of them; the same for the same seed."""
+
+    def drawn(number: int) -> bytes:
+        return hashlib.sha256(f"{seed} {number}".encode()).digest()
+
+    taken = set(sorted(range(len(examples)), key=drawn)[: max(1, round(len(examples) * share))])
+    parts = [[e for n, e in enumerate(examples) if (n in taken) is kept] for kept in (False, True)]
+    return parts[0], parts[1]
 
 
 def _read(path: str, option: str, inputs: Sequence[str]) -> list[dspy.Example]:
@@ -222,9 +244,11 @@ def _compiled(optimizer: Any, program: dspy.Module, train: Any, val: Any, option
         "seed": options.seed,
         "eval_kwargs": {"num_threads": options.threads, "display_progress": False},
     }
-    # What is scored in the end is not learned from: a validation set is part of the training examples.
-    if "valset" in takes and len(train) > 3 and options.optimizer not in ("bootstrap", "fewshot"):
-        offered["valset"], train = train[1::2], train[::2]
+    # What is scored in the end is not learned from: a validation set is part of the training examples. Without one,
+    # optimizers that want one take it of these themselves.
+    needed = "valset" in takes and takes["valset"].default is inspect.Parameter.empty
+    if needed or ("valset" in takes and "gepa" in options.optimizer and len(train) >= ENOUGH):
+        train, offered["valset"] = _split(train, 1 / 2, options.seed + 1)
     chosen = {name: value for name, value in offered.items() if name in takes}
     if hasattr(optimizer, "auto") and "requires_permission_to_run" in takes:
         chosen["requires_permission_to_run"] = False

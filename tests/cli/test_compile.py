@@ -159,6 +159,29 @@ def test_any_teleprompter_by_its_path(folder: Path, capsys: pytest.CaptureFixtur
     sys.modules.pop("own_of_test", None)
 
 
+def test_gepa_keeps_its_progress_in_a_folder_and_goes_on_from_there(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second time all its runs are there already, and nothing is asked of the model that reflects."""
+    Path("writer.py").write_text(
+        "from rlm_dspy.testing import outputs\n"
+        "def root(call):\n"
+        "    open('asked', 'a').write('.')\n"
+        "    return outputs(new_instruction='Use the TRICK: the last word.')\n"
+    )
+    given = arguments("--optimizer", "gepa", "--reflection-model", "scripted:writer.py", "--folder", "state")
+    given += ["--set", "max_metric_calls=20", "--set", "alpha=null", "--force"]
+    assert main(given) == exits.SUBMITTED, capsys.readouterr().err
+    first = presets.read("made.json")
+    assert first.recipe["optimizer"] == "rlm_dspy.optimizers:RLMGEPA"
+    assert "TRICK" in first.state["act"]["signature"]["instructions"], capsys.readouterr().err
+    assert first.after is not None and first.after.mean == 1.0
+    asked = Path("asked").read_text()
+    assert asked and any(Path("state").iterdir())
+    assert main(given) == exits.SUBMITTED
+    assert presets.read("made.json").state == first.state and Path("asked").read_text() == asked
+
+
 @pytest.mark.heavy
 def test_ctrl_c_writes_nothing(folder: Path, eventually: Callable[..., bool]) -> None:
     """Runs that go on are asked to stop, and the process ends by itself."""
