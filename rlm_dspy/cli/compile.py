@@ -259,8 +259,6 @@ def _compiled(optimizer: Any, program: dspy.Module, train: Any, val: Any, option
 
 
 def _scored(program: dspy.Module, examples: Sequence[Any], metric: Any, options: argparse.Namespace) -> Score:
-    from rlm_dspy.evaluation.intervals import interval
-
     evaluate = dspy.Evaluate(
         devset=list(examples),
         metric=metric,
@@ -272,9 +270,7 @@ def _scored(program: dspy.Module, examples: Sequence[Any], metric: Any, options:
     results = evaluate(program).results
     if not any(prediction.keys() for _, prediction, _ in results):
         raise RLMError("every example ended in an error; what it was is told by --debug, or by running the program")
-    scores = [float(getattr(score, "score", score)) for _, _, score in results]
-    low, high, how = interval(scores)
-    return Score(round(sum(scores) / len(scores), 4), round(low, 4), round(high, 4), len(scores), how)
+    return Score.of([float(getattr(score, "score", score)) for _, _, score in results])
 
 
 def _recipe(options: argparse.Namespace, kind: str, train: Sequence[Any], val: Sequence[Any]) -> dict[str, Any]:
