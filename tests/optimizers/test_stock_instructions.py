@@ -23,6 +23,7 @@ def assert_prompts(proposer: ScriptedLM, most: int) -> None:
     """The proposer is asked, in at most ``most`` characters, and told nothing that is true of the runs alone."""
     prompts = [json.dumps(call.messages) for call in proposer.calls]
     assert prompts and max(map(len, prompts)) < most, max(map(len, prompts), default=0)
+    assert not any("non-serializable" in prompt for prompt in prompts)
     assert not any("SHOW_VARS()" in prompt or "sub-LM calls, up to" in prompt for prompt in prompts)
 
 
