@@ -59,6 +59,7 @@ def test_gepa(sandbox: Environment, toy: Any, root_lm: ScriptedLM, proven: Prove
 
 @pytest.mark.heavy
 def test_miprov2(sandbox: Environment, toy: Any, root_lm: ScriptedLM, proven: Proven) -> None:
+    pytest.importorskip("optuna", reason="needs the extra optimize")
     proposer = ScriptedLM(toy.propose)
     optimizer = dspy.MIPROv2(
         metric=toy.metric,
