@@ -23,6 +23,7 @@ def assert_prompts(proposer: ScriptedLM, most: int) -> None:
     """The proposer is asked, in at most ``most`` characters, and told nothing that is true of the runs alone."""
     prompts = [json.dumps(call.messages) for call in proposer.calls]
     assert prompts and max(map(len, prompts)) < most, max(map(len, prompts), default=0)
+    assert not any("non-serializable" in prompt for prompt in prompts)
     assert not any("SHOW_VARS()" in prompt or "sub-LM calls, up to" in prompt for prompt in prompts)
 
 
@@ -58,6 +59,7 @@ def test_gepa(sandbox: Environment, toy: Any, root_lm: ScriptedLM, proven: Prove
 
 @pytest.mark.heavy
 def test_miprov2(sandbox: Environment, toy: Any, root_lm: ScriptedLM, proven: Proven) -> None:
+    pytest.importorskip("optuna", reason="needs the extra optimize")
     proposer = ScriptedLM(toy.propose)
     optimizer = dspy.MIPROv2(
         metric=toy.metric,
