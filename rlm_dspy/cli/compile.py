@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import inspect
 import json
 import logging
@@ -21,7 +22,7 @@ from rlm_dspy.cli import exits, objects, output, quiet
 from rlm_dspy.cli.compile_options import OPTIMIZERS
 from rlm_dspy.cli.models import models
 from rlm_dspy.cli.out import OutFile
-from rlm_dspy.errors import ConfigurationError, RLMError
+from rlm_dspy.errors import ConfigurationError, MissingExtraError, RLMError
 from rlm_dspy.optimizers import evaluating, mended, previewed
 from rlm_dspy.presets import Score
 from rlm_dspy.redact import error_text
@@ -89,7 +90,9 @@ def _compile(options: argparse.Namespace) -> int:
 def _report(
     options: argparse.Namespace, made: presets.Preset, compiled: dspy.Module, say: Callable[[str], None]
 ) -> None:
-    learned = {name: len(predictor.demos) for name, predictor in compiled.named_predictors() if predictor.demos}
+    # Those of other roles are not saved.
+    kept = {name: getattr(p, "fitting_demos", lambda p=p: p.demos)() for name, p in compiled.named_predictors()}
+    learned = {name: len(demos) for name, demos in kept.items() if demos}
     if made.after is not None and made.before is not None:
         say(f"after: {made.after}")
         if made.after.mean <= made.before.mean:
@@ -207,6 +210,8 @@ def _optimizer(options: argparse.Namespace, metric: Callable[..., Any], root: An
             f"--optimizer {options.optimizer!r}: there are {', '.join(OPTIMIZERS)}, or package.module:Class"
         )
     path = OPTIMIZERS.get(options.optimizer, (options.optimizer, ""))[0]
+    if path == "dspy:MIPROv2" and importlib.util.find_spec("optuna") is None:
+        raise MissingExtraError("--optimizer mipro", "optimize")
     kind = objects.find(path, "--optimizer")
     # What the optimizer's constructor takes of what is known here.
     writer = models(options.reflection_model, None, options.api_base)[0] if options.reflection_model else root
@@ -223,7 +228,7 @@ def _optimizer(options: argparse.Namespace, metric: Callable[..., Any], root: An
         offered |= {"folder": options.folder, "log_dir": options.folder}
     given = dict(options.set)
     try:
-        takes = inspect.signature(kind).parameters
+        takes = _parameters(kind)
         chosen = {name: value for name, value in offered.items() if name in takes} | given
         for needed, name in ((options.teacher_model, "teacher_lm"), (options.folder, None)):
             if needed and not any(n in takes for n in ([name] if name else ["folder", "log_dir"])):
@@ -238,11 +243,27 @@ def _optimizer(options: argparse.Namespace, metric: Callable[..., Any], root: An
         raise ConfigurationError(f"--optimizer {options.optimizer}: {error}") from None
 
 
+def _parameters(kind: Any) -> dict[str, inspect.Parameter]:
+    """What a constructor takes; where it hands on any other keyword, also what those of its bases take."""
+    found: dict[str, inspect.Parameter] = {}
+    for base in inspect.getmro(kind) if isinstance(kind, type) else (kind,):
+        try:
+            takes = inspect.signature(base).parameters
+        except (TypeError, ValueError):
+            break
+        found = dict(takes) | found
+        if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
+            break
+    return found
+
+
 def _compiled(optimizer: Any, program: dspy.Module, train: Any, val: Any, options: argparse.Namespace) -> dspy.Module:
     takes = inspect.signature(optimizer.compile).parameters
     offered: dict[str, Any] = {
         "seed": options.seed,
         "eval_kwargs": {"num_threads": options.threads, "display_progress": False},
+        # The source of the class RLM is in no prompt of a proposer.
+        "program_aware_proposer": False,
     }
     # What is scored in the end is not learned from: a validation set is part of the training examples. Without one,
     # optimizers that want one take it of these themselves.
