@@ -126,8 +126,8 @@ def keyless() -> Iterator[None]:
 
 
 def _kinds(kind: type) -> set[type]:
-    found = {kind}
-    for one in kind.__subclasses__():
+    found, below = {kind}, list[type](kind.__subclasses__())
+    for one in below:
         found |= _kinds(one)
     return found
 
