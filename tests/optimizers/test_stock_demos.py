@@ -14,7 +14,7 @@ import pytest
 
 from rlm_dspy import RLM, optimizers
 from rlm_dspy.environments.base import Environment
-from rlm_dspy.testing import ScriptedLM
+from rlm_dspy.testing import ScriptedLM, code, outputs
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -43,6 +43,49 @@ def test_bootstrap_few_shot(sandbox: Environment, toy: Any, proven: Proven) -> N
     # Four whole runs were right; to `act` the labelled examples show the form of answers, to `sub` nothing.
     assert [len(compiled.act.fitting_demos()), len(compiled.sub.fitting_demos())] == [8, 4]
     proven(compiled)
+
+
+def test_every_typed_sub_call_learns_by_its_own_name(sandbox: Environment, tmp_path: Any) -> None:
+    """A signature and a module as sub-calls: each has demonstrations of its own, saved and loaded."""
+
+    def program() -> RLM:
+        return RLM(
+            "notes: list[str] -> bad: int",
+            sub_calls={"judge": "note -> verdict: Literal['good', 'bad']", "think": dspy.ChainOfThought("note -> why")},
+            interpreter_factory=sandbox,
+        )
+
+    def policy(call: Any) -> str:
+        if "REPL" in call.system:
+            return code(
+                "verdicts = judge_batched(notes)\nprint(think(note=notes[0]))\nSUBMIT(bad=verdicts.count('bad'))"
+            )
+        note = call.prompt.partition("[[ ## note ## ]]\n")[2].partition("\n")[0]
+        if "verdict" not in call.system:
+            return outputs(reasoning="r", why=f"because {note}")
+        said = "bad" if "late" in note else "good"
+        # That "!s" means the opposite is told by a demonstration, or by the note itself.
+        shown = "".join(message["content"] for message in call.messages[:-1])
+        ironic = "!s" in note and ("!s" in shown or "irony" in note)
+        return outputs(verdict={"bad": "good", "good": "bad"}[said] if ironic else said)
+
+    train = [dspy.Example(notes=["late, what an irony !s"] * 2, bad=0).with_inputs("notes")]
+    held_out = dspy.Example(notes=["late !s", "late as ever !s", "late"], bad=1).with_inputs("notes")
+    optimizer = dspy.BootstrapFewShot(metric=lambda gold, pred, trace=None: pred.bad == gold.bad)
+    with dspy.context(lm=ScriptedLM(policy)):
+        assert program()(**held_out.inputs()).bad == 3
+        compiled = optimizer.compile(program(), trainset=train)
+        learned = {
+            name: predictor.fitting_demos() for name, predictor in compiled.named_predictors() if "judge" in name
+        }
+        assert learned["sub_calls['judge']"][0]["verdict"] == "good"
+        think = dict(compiled.named_predictors())["sub_calls['think'].predict"]
+        assert dict(think.demos[0])["why"].startswith("because late")
+        assert compiled(**held_out.inputs()).bad == held_out.bad
+        compiled.save(tmp_path / "program.json")
+        fresh = program()
+        fresh.load(tmp_path / "program.json")
+        assert fresh(**held_out.inputs()).bad == held_out.bad
 
 
 @pytest.mark.heavy
