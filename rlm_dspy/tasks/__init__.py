@@ -26,6 +26,8 @@ The answers are not read from the text: the generator decides what is true and w
     record_counts.py, record_users.py, record_dates.py    its questions, by kind
     pairs.py            family: pairs of users of such records
     pair_plans.py       its conditions
+    graph_walk.py       family: paths through a directed graph
+    graphs.py           its graphs
     _draw.py            draws that are the same on every machine
 
 A family has kinds of questions (``KINDS``), and an example says the type of its answer (``signature``). A context has
@@ -51,6 +53,7 @@ FAMILIES = {
     "needles": "rlm_dspy.tasks.needles",
     "labelled_records": "rlm_dspy.tasks.labelled_records",
     "pairs": "rlm_dspy.tasks.pairs",
+    "graph_walk": "rlm_dspy.tasks.graph_walk",
 }
 
 
