@@ -15,6 +15,7 @@ Every optimiser of DSPy compiles an RLM as it stands; here is what they need bes
     gepa_adapter.py      candidates evaluated, and shown to the reflecting model
     gepa_reflection.py   new instructions
     gepa_result.py       what was tried
+    gepa_tracking.py     what a compile says of itself to MLflow
     rollouts.py          one run, as it is kept
     compile_folder.py    all runs and reflections on disk; going on after a crash
     promotion.py         the gate

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dspy
 
 from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.optimizers import gepa_tracking
 from rlm_dspy.optimizers.compile_folder import Folder
 from rlm_dspy.optimizers.gepa_adapter import Item, RLMAdapter, objectives
 from rlm_dspy.optimizers.gepa_reflection import Reflection
@@ -52,7 +53,8 @@ class Compile:
         self.started = time.monotonic()
         self.proposals: list[Proposal] = []
         self.turns: Counter[str] = Counter()
-        self.found_after: dict[int, int] = {}
+        self.candidates: list[CandidateResult] = []
+        self.labels = _labels([*self.train, *self.val])
         self.idle, self.used_before = 0, 0
         self.stopped = "it was interrupted"
 
@@ -72,9 +74,9 @@ class Compile:
                 failure_score=options.failure_score,
                 on_rollout=options.on_rollout,
             )
-            found = self._search()
+            self._search()
             searched = len(self.adapter.used)
-            candidates = self._candidates(found)
+            candidates = tuple(self.candidates)
             best = best_of(candidates)
             promotion = self._gate(candidates[best])
             options.result = CompileResult(
@@ -93,6 +95,7 @@ class Compile:
             )
             self.store.save("result.json", options.result.to_json())
             self.store.save("result.html", options.result.to_html())
+            gepa_tracking.ended(options.result)
         finally:
             self.store.close()
         logger.info("%s", options.result)
@@ -117,11 +120,11 @@ class Compile:
             "scores": [options.failure_score, options.perfect_score],
         }
 
-    def _search(self) -> Any:
+    def _search(self) -> None:
         import gepa
 
         options = self.options
-        return gepa.optimize(
+        gepa.optimize(
             seed_candidate=dict(self.seed_candidate),
             trainset=self.train,
             valset=self.val,
@@ -139,8 +142,9 @@ class Compile:
 
     def _stop(self, state: Any) -> bool:
         used = len(self.adapter.used)
-        for number in range(len(self.found_after), len(state.program_candidates)):
-            self.found_after[number] = used
+        for number in range(len(self.candidates), len(state.program_candidates)):
+            self.candidates.append(self._measured(state, number))
+            gepa_tracking.measured(self.candidates[-1], used)
         # What needs nothing new any more would go on for ever: every run of it is looked up.
         self.idle = self.idle + 1 if used == self.used_before else 0
         self.used_before = used
@@ -178,31 +182,25 @@ class Compile:
             return [called[(self.turns[key] - 1) % len(called)]]
         return called
 
-    def _candidates(self, found: Any) -> tuple[CandidateResult, ...]:
-        labels = _labels([*self.train, *self.val])
-        made = []
-        for number, instructions in enumerate(found.candidates):
-            groups = [self.adapter.group(candidate_digest(instructions), item.digest) for item in self.val]
-            means = objectives([rollout for group in groups for rollout in group])
-            scores = tuple(objectives(group)["score"] for group in groups)
-            changed = tuple(name for name, text in instructions.items() if text != self.seed_candidate[name])
-            leaks = {name: _leaks(instructions[name], self.seed_candidate[name], labels) for name in changed}
-            made.append(
-                CandidateResult(
-                    number=number,
-                    instructions=dict(instructions),
-                    changed=changed,
-                    parents=tuple(parent for parent in found.parents[number] if parent is not None),
-                    score=means["score"],
-                    scores=scores,
-                    cost=-means["cost"] if "cost" in means else None,
-                    tokens=-means["tokens"],
-                    seconds=-means["seconds"],
-                    found_after=self.found_after.get(number, len(self.adapter.used)),
-                    leaks={name: told for name, told in leaks.items() if told},
-                )
-            )
-        return tuple(made)
+    def _measured(self, state: Any, number: int) -> CandidateResult:
+        instructions = dict(state.program_candidates[number])
+        groups = [self.adapter.group(candidate_digest(instructions), item.digest) for item in self.val]
+        means = objectives([rollout for group in groups for rollout in group])
+        changed = tuple(name for name, text in instructions.items() if text != self.seed_candidate[name])
+        leaks = {name: _leaks(instructions[name], self.seed_candidate[name], self.labels) for name in changed}
+        return CandidateResult(
+            number=number,
+            instructions=instructions,
+            changed=changed,
+            parents=tuple(one for one in state.parent_program_for_candidate[number] if one is not None),
+            score=means["score"],
+            scores=tuple(objectives(group)["score"] for group in groups),
+            cost=-means["cost"] if "cost" in means else None,
+            tokens=-means["tokens"],
+            seconds=-means["seconds"],
+            found_after=len(self.adapter.used),
+            leaks={name: told for name, told in leaks.items() if told},
+        )
 
     def _gate(self, best: CandidateResult) -> Promotion:
         student = self._scores(self.seed_candidate, self.holdout or self.val)
