@@ -4,12 +4,12 @@ Every optimiser of DSPy compiles an RLM as it stands; here is what they need bes
 
     evaluating.py        `evaluating`: slow runs are not started twice
     previews.py          `previewed`: examples with large inputs that no proposer is shown whole
-    workarounds.py       stock optimisers put right where they misbehave by a bug of their own
+    trace_rows.py        `TraceAdapter`: rows of DSPy's fine-tuning in the form in which an RLM's models are asked
+    workarounds.py       `mended`: stock optimisers put right where they misbehave by a bug of their own
 
     metric_feedback.py   `feedback`: a task's metric that tells each predictor what went wrong in the trajectory
     diagnosis.py         `diagnose`: what the events of a run show of its faults
     excerpts.py          `excerpt`: a run as a text of bounded length, for a reflecting model
-
     gepa_optimizer.py    `RLMGEPA`: GEPA on whole trajectories, with a front of score and cost, a gate, and resuming
     gepa_search.py       one compile by it
     gepa_adapter.py      candidates evaluated, and shown to the reflecting model
@@ -20,7 +20,6 @@ Every optimiser of DSPy compiles an RLM as it stands; here is what they need bes
     compile_folder.py    all runs and reflections on disk; going on after a crash
     promotion.py         the gate
     front.py             score against cost
-
     bootstrap.py         `BootstrapTrajectories`: demonstrations out of whole runs that succeeded
     demos.py             what a run, or a sub-call, is as a demonstration, and which to take
     distill.py           `sft_rows`, `write_rows`: training rows out of what a strong model did right
@@ -37,7 +36,7 @@ if __name__ != "rlm_dspy.optimizers":
         f"{__name__!r}: install the project first (pip install -e .) and import rlm_dspy.optimizers"
     )
 
-from rlm_dspy.optimizers.attempts import Attempt, collect
+from rlm_dspy.optimizers.attempts import collect
 from rlm_dspy.optimizers.bootstrap import BootstrapTrajectories
 from rlm_dspy.optimizers.diagnosis import Finding, diagnose
 from rlm_dspy.optimizers.distill import sft_rows, write_rows
@@ -48,11 +47,13 @@ from rlm_dspy.optimizers.front import pareto_front
 from rlm_dspy.optimizers.gepa_optimizer import RLMGEPA
 from rlm_dspy.optimizers.gepa_result import CandidateResult, CompileResult, Proposal
 from rlm_dspy.optimizers.metric_feedback import Feedback, feedback
+from rlm_dspy.optimizers.previews import previewed
 from rlm_dspy.optimizers.promotion import Promotion, paired_p
 from rlm_dspy.optimizers.rollouts import Rollout
+from rlm_dspy.optimizers.trace_rows import TraceAdapter
+from rlm_dspy.optimizers.workarounds import mended
 
 __all__ = [
-    "Attempt",
     "BootstrapTrajectories",
     "CandidateResult",
     "CompileResult",
@@ -62,14 +63,17 @@ __all__ = [
     "Proposal",
     "RLMGEPA",
     "Rollout",
+    "TraceAdapter",
     "TrajectoryFinetune",
     "collect",
     "diagnose",
     "evaluating",
     "excerpt",
     "feedback",
+    "mended",
     "paired_p",
     "pareto_front",
+    "previewed",
     "sft_rows",
     "write_rows",
 ]

@@ -9,6 +9,7 @@
 | `model_facts` | the published prices and context windows that DSPy ships are read by an unlisted module |
 | `facts_at_hand` | that module fetches them when it is first asked, and blocks its caller meanwhile |
 | `generation_config` | an explicit ``Request`` leaves out the settings that an LM has by itself |
+| `carried` | ``dspy.context`` would also freeze all other settings, so that ``dspy.configure`` in it had no effect |
 | `before_threads_end` | what is to be sent at exit needs threads, and ``atexit`` comes after their end |
 | `without_stragglers` | ``dspy.Evaluate`` starts slow examples twice, and has no argument against it |
 | `SubAgents` | the sandbox stand-in for ``import dspy`` lives in ``dspy.primitives.facade`` |
@@ -24,6 +25,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dspy
+from dspy.dsp.utils.settings import thread_local_overrides
+from dspy.dsp.utils.utils import dotdict
 from dspy.lm15 import Config, LM15Error, request_from_openai_chat
 from dspy.utils import DummyLM
 
@@ -59,11 +62,12 @@ def replays_reasoning(lm: Any) -> bool:
     """True if ``reasoning_content`` of an earlier reply reaches the endpoint in a field of its own.
 
     DSPy's native engine writes it *into* the reply's content for endpoints it has no better rule for; the reply would
-    then not go back byte for byte, so the reasoning is left out there. LiteLLM and custom engines get it as it was.
+    then not go back byte for byte, so the reasoning is left out there. LiteLLM and custom engines get it as it was,
+    unless an engine says ``replays_reasoning = False`` of itself.
     """
     engine = getattr(lm, "_engine_spec", None)
     if not isinstance(engine, str):
-        return True
+        return bool(getattr(engine, "replays_reasoning", True))
     try:
         from dspy.clients.backend_selection import select_backend
 
@@ -79,6 +83,16 @@ def replays_reasoning(lm: Any) -> bool:
 def has_provider(lm: Any) -> bool:
     """True if ``lm`` calls a provider by an engine of DSPy's own, so that prices may be published for its model."""
     return isinstance(lm, dspy.LM) and isinstance(getattr(lm, "_engine_spec", "auto"), str)
+
+
+@contextlib.contextmanager
+def carried(name: str, value: Any) -> Iterator[None]:
+    """Have DSPy's setting ``name`` be ``value`` here, also in threads of DSPy's own, and leave all others alone."""
+    token = thread_local_overrides.set(dotdict({**thread_local_overrides.get(), name: value}))
+    try:
+        yield
+    finally:
+        thread_local_overrides.reset(token)
 
 
 _facts_read = False

@@ -26,6 +26,7 @@ from rlm_dspy.options import lms_of, read_signature, unknown_options, unreadable
 from rlm_dspy.options import model_name as _model
 from rlm_dspy.options import named as _named
 from rlm_dspy.options import prices_of as _prices
+from rlm_dspy.presets.use import from_preset as _from_preset
 from rlm_dspy.prices import Prices, fetched
 from rlm_dspy.routing import Routes
 from rlm_dspy.run import Run
@@ -65,6 +66,7 @@ class RLM(Faces, PicklableSignature):
         >>> pred.answer, pred.outcome, pred.trajectory, pred.usage  # doctest: +SKIP
     """
 
+    from_preset = classmethod(_from_preset)
     direct: Any
     notes: tuple[str, ...] = ()
 

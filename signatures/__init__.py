@@ -14,6 +14,7 @@
     compact.py       `Compact`, the summary of a conversation that becomes too long, and its adapter
     adapter.py       `ConversationAdapter` and `PlainTextAdapter`, on DSPy's public adapter surface
     typed.py         `TypedAdapter` for typed sub-calls: the user's adapter, read leniently, with one repair
+    jobs/            ready signatures for common jobs, with those of their sub-calls, a scorer and an example
     readings.py      typed outputs out of a reply of whatever form, and what is wrong with it
 
 Strategy and contract are kept apart. The *strategy* is ``signature.instructions``: optimisers rewrite it, it is saved.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from rlm_dspy.tasks.base import Family
 
-__all__ = ["FAMILIES", "families", "generate", "get", "score"]
+__all__ = ["FAMILIES", "example", "families", "generate", "get", "score"]
 
 #: Name of a family to its module, which is imported when first used.
 FAMILIES = {
@@ -96,6 +96,34 @@ def generate(
     shares = [n // len(chosen) + (place < n % len(chosen)) for place in range(len(chosen))]
     batches = [one.generate(share, tokens, seed, kinds) for one, share in zip(chosen, shares, strict=True)]
     return [batches[place % len(chosen)][place // len(chosen)] for place in range(n)]
+
+
+def example(
+    number: int,
+    tokens: int,
+    seed: int,
+    family: str | Sequence[str] | None = None,
+    kinds: Sequence[str] | None = None,
+) -> dspy.Example:
+    """The example ``generate(n, tokens, seed, family, kinds)[number]`` of any longer batch, without making the others.
+
+    Args:
+        number: From 0.
+        tokens, seed, family, kinds: As for `generate`.
+
+    Raises:
+        ConfigurationError: An argument is not as described.
+    """
+    from rlm_dspy.errors import ConfigurationError
+    from rlm_dspy.tasks.base import alone
+
+    names = [family] if isinstance(family, str) else list(dict.fromkeys(FAMILIES if family is None else family))
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0 or not names:
+        generate(0, tokens, seed, names, kinds)
+        raise ConfigurationError(f"number must be a whole number, 0 or more, not {number!r}")
+    place = number // len(names)
+    with alone(place):
+        return get(names[number % len(names)]).generate(place + 1, tokens, seed, kinds)[-1]
 
 
 def score(example: Any, prediction: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> float:

@@ -9,7 +9,9 @@ so that a longer batch begins with the shorter one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,7 +20,7 @@ import dspy
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.tasks._draw import Draw
 
-__all__ = ["CHARACTERS_PER_TOKEN", "MINIMUM_TOKENS", "SIGNATURES", "Family", "Spot", "Task", "batch"]
+__all__ = ["CHARACTERS_PER_TOKEN", "MINIMUM_TOKENS", "SIGNATURES", "Family", "Spot", "Task", "alone", "batch"]
 
 #: How `tokens` becomes a size: English prose has about four characters a token. The same measure is used for all
 #: contexts; logs, with their numbers and ids, come to more tokens of most tokenizers than asked for.
@@ -85,6 +87,19 @@ class Task:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+_alone: contextvars.ContextVar[int | None] = contextvars.ContextVar("rlm_dspy_task_alone", default=None)
+
+
+@contextlib.contextmanager
+def alone(number: int) -> Iterator[None]:
+    """In here `batch` makes the example of that number and no other, as it would be in the whole batch."""
+    token = _alone.set(number)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
+
+
 def batch(
     name: str,
     templates: Mapping[str, Sequence[str]],
@@ -115,7 +130,8 @@ def batch(
     chosen = _checked(name, tuple(templates), n, tokens, seed, kinds)
     order = {kind: Draw(name, seed, kind, "templates").shuffled(templates[kind]) for kind in chosen}
     examples = []
-    for index in range(n):
+    only = _alone.get()
+    for index in range(n) if only is None else (only,):
         kind, turn = chosen[index % len(chosen)], index // len(chosen)
         template = order[kind][turn % len(order[kind])]
         draw = Draw(name, seed, tokens, kind, turn)

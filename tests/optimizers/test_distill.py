@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from rlm_dspy import RLM, ConfigurationError, Guidance
 from rlm_dspy.environments.base import Environment
-from rlm_dspy.optimizers import Attempt, TrajectoryFinetune, collect, sft_rows, write_rows
+from rlm_dspy.optimizers import TrajectoryFinetune, collect, sft_rows, write_rows
+from rlm_dspy.optimizers.attempts import Attempt
 from rlm_dspy.rows import FORMS, Request, chains, formed, marked
 from rlm_dspy.testing import Call, ScriptedLM, code
 

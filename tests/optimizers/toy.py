@@ -60,7 +60,9 @@ _ASK = "Note: {note}\nIs it a complaint or praise?"
 # ---------------------------------------------------------------------------------------------------------- examples
 
 
-def example(seed: int, open_: Iterable[str], annex: bool = False, chars: int = 6_000) -> dspy.Example:
+def example(
+    seed: int, open_: Iterable[str], annex: bool = False, chars: int = 6_000, apart: bool = True
+) -> dspy.Example:
     """One log.
 
     Args:
@@ -68,6 +70,8 @@ def example(seed: int, open_: Iterable[str], annex: bool = False, chars: int = 6
         open_: The facts that can be seen without being known.
         annex: Some of its records stand in an annex.
         chars: About its length, nearly all of it prose.
+        apart: Where one of separator and unit is open and the other is not, the other is not needed, so that each can
+            be learned by itself.
 
     Returns:
         An example with ``log``, ``query``; ``amount``, ``complaints``; ``hidden``, the facts that must be known.
@@ -85,10 +89,9 @@ def example(seed: int, open_: Iterable[str], annex: bool = False, chars: int = 6
         records.append(f"order {rng.randrange(100, 999)} amount {amounts[-1]} note {note}")
     if by_words == complaints:
         # Nothing has to be read between the lines, or it comes to the same.
-        return example(seed + 10_007, open_, annex, chars)
-    # Where one of the two is open and the other is not, the other is not needed: each can be learned by itself.
-    separator = "\n" if "unit" in visible and "separator" not in visible else ";;"
-    times = 1 if "separator" in visible and "unit" not in visible else 1_000
+        return example(seed + 10_007, open_, annex, chars, apart)
+    separator = "\n" if apart and "unit" in visible and "separator" not in visible else ";;"
+    times = 1 if apart and "separator" in visible and "unit" not in visible else 1_000
     unit = "UNIT=thousand" if times == 1_000 else "UNIT=one"
     said = "".join(f"{words}\n" for fact, words in _SAID.items() if fact in visible)
     filler = (_PROSE * (chars // len(_PROSE) + 1))[: chars // 2]
@@ -206,15 +209,15 @@ if "ANNEX" in log:
     print("annex:", more)"""
 
 
-def root(call: Call) -> str:
-    """The root of parent and child: looks, works, submits. It is right about what it knows."""
+def root(call: Call, guessed: Iterable[str] = ()) -> str:
+    """The root of parent and child: looks, works, submits. It is right about what it knows, and what it guessed."""
     if "No more code can run" in call.prompt:
         return outputs(amount=0, complaints=0, response="0 0")
     child = "SUBMIT(response" in call.own[0]["content"]
     if call.turn == 0:
         return code(_LOOK, "Look at the records first.")
     if call.turn == 1:
-        facts = known(call)
+        facts = known(call).union(guessed)
         separator = ";;" if "separator" in facts else "\n"
         times = '1000 if "UNIT=thousand" in header else 1' if "unit" in facts else "1"
         work = _WORK.format(separator=separator, times=times)
@@ -222,12 +225,12 @@ def root(call: Call) -> str:
     return code('SUBMIT(response=f"{amount} {complaints}")' if child else "SUBMIT(amount, complaints)", "Done.")
 
 
-def sub(call: Call) -> str:
-    """Reads a note by its words, and between the lines if it knows how."""
+def sub(call: Call, guessed: Iterable[str] = ()) -> str:
+    """Reads a note by its words, and between the lines if it knows how, or guessed so."""
     note = call.prompt.partition("Note: ")[2].partition("\n")[0]
     told = "\n".join(message["content"] for message in call.messages[:-1])
     bad = any(words in note for words in _BAD)
-    aware = "!s" in told or "irony" in note
+    aware = "!s" in told or "irony" in note or "irony" in guessed
     return "complaint" if bad != (aware and "!s" in note) else "praise"
 
 
@@ -258,11 +261,11 @@ def propose(call: Call) -> str:
     return f"```\n{rules}\n```"
 
 
-def every_role(call: Call) -> str:
+def every_role(call: Call, guessed: Iterable[str] = ()) -> str:
     """One model in all seats, as ``set_lm`` makes it: root, sub-LM and proposer."""
     if "Note: " in call.prompt and call.prompt.rstrip().endswith("praise?"):
-        return sub(call)
-    return root(call) if "REPL" in call.system else propose(call)
+        return sub(call, guessed)
+    return root(call, guessed) if "REPL" in call.system else propose(call)
 
 
 def program(sandbox: Any, **options: Any) -> RLM:
