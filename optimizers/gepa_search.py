@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
-from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.errors import ConfigurationError, RLMError
 from rlm_dspy.optimizers import gepa_tracking
 from rlm_dspy.optimizers.compile_folder import Folder
 from rlm_dspy.optimizers.gepa_adapter import Item, RLMAdapter, objectives
@@ -26,6 +26,7 @@ logger = logging.getLogger("rlm_dspy.optimizers")
 
 _CHEAPER = 0.9
 _LEAK = 4
+_FAILURES = 3
 
 
 class Compile:
@@ -157,6 +158,11 @@ class Compile:
             self.stopped = "a candidate is perfect on the validation set"
         elif limit is not None and time.monotonic() - self.started >= limit:
             self.stopped = f"max_seconds={limit:g}"
+        elif self.reflection.failures >= _FAILURES:
+            self.stopped = f"the reflecting model failed {self.reflection.failures} times: {self.reflection.failure}"
+            if not self.proposals:
+                raise RLMError(f"{self.stopped}. With a folder, the same call goes on from here")
+            logger.warning("%s", self.stopped)
         elif self.idle >= rounds:
             self.stopped = f"{rounds} rounds gave nothing new"
         else:

@@ -18,6 +18,7 @@ from typing import Any
 
 import dspy
 import pytest
+from dspy.lm15 import ContextLengthError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -192,6 +193,59 @@ def test_a_model_that_does_not_answer_ends_the_compile_at_once(lm: ScriptedLM) -
     with dspy.context(lm=down), pytest.raises(RLMError, match=r"every run .* ended in an error.*no such model"):
         optimizer(on_rollout=seen.append).compile(program(), trainset=examples(4))
     assert len(seen) == 4
+
+
+def test_a_reflecting_model_that_fails_is_told_and_costs_nothing_that_was_done(lm: ScriptedLM, tmp_path: Path) -> None:
+    down = ScriptedLM(lambda call: Reply(error=ValueError("no such model")), model="scripted/reflection")
+    with pytest.raises(RLMError, match=r"reflecting model failed \d times: .*no such model"):
+        optimizer(reflection_lm=down, folder=tmp_path).compile(program(), trainset=examples(3))
+    again = optimizer(folder=tmp_path, alpha=None)
+    assert "@@" in again.compile(program(), trainset=examples(3)).act.signature.instructions
+    assert again.result is not None and again.result.rollouts_run == again.result.metric_calls - 3
+    # After a proposal was made, what was found until then is given.
+    answers = iter(["The word stands between @@ and @@."])
+
+    def fades(call: Call) -> str | Reply:
+        text = next(answers, None)
+        return Reply(error=ValueError("gone")) if text is None else outputs(new_instruction=text)
+
+    faded = optimizer(reflection_lm=ScriptedLM(fades, model="scripted/fading"), alpha=None)
+    assert "@@" in faded.compile(program(), trainset=examples(3)).act.signature.instructions
+    assert faded.result is not None and "gone" in faded.result.stopped
+
+
+def test_a_small_reflecting_model_may_forget_the_form_and_have_a_small_window(lm: ScriptedLM) -> None:
+    asked: list[int] = []
+
+    def small(call: Call) -> str | Reply:
+        size = sum(len(message["content"]) for message in call.messages)
+        asked.append(size)
+        if size > 5_000:
+            return Reply(error=ContextLengthError("too long"))
+        return "Here it is:\n```\nThe word stands between @@ and @@.\n```"
+
+    small_lm = ScriptedLM(small, model="scripted/small")
+    made = optimizer(reflection_lm=small_lm, predictors=["act"], minibatch_size=6, alpha=None)
+    compiled = made.compile(program(), trainset=examples(6))
+    assert compiled.act.signature.instructions == "The word stands between @@ and @@."
+    assert max(asked) > 5_000 > min(asked)
+
+
+@pytest.mark.parametrize("on_limit", ["extract", "raise"])
+def test_runs_that_a_limit_ends_are_scored_by_their_best_answer(lm: ScriptedLM, on_limit: Any) -> None:
+    def slow(call: Call) -> str:
+        if "No more code can run" in call.prompt:
+            return outputs(answer="heron")
+        return code(f"print({call.turn})")
+
+    seen: list[Rollout] = []
+    made = optimizer(on_rollout=seen.append, max_metric_calls=1)
+    with dspy.context(lm=ScriptedLM(slow, model="scripted/slow")):
+        made.compile(program(on_limit=on_limit), trainset=examples(2))
+    assert sorted(rollout.score for rollout in seen) == [0.0, 1.0]
+    assert {rollout.outcome for rollout in seen} == {"extracted"}
+    assert all({"act", "extract"} <= set(rollout.called) for rollout in seen)
+    assert all("the limit max_iters ended the run" in rollout.told["act"] for rollout in seen)
 
 
 SCRIPT = """
