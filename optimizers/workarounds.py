@@ -83,6 +83,7 @@ class RecursiveProgram:
         self.program = program
 
     def named_predictors(self) -> list[tuple[str, Any]]:
+        """Those of the program, by their own names."""
         found: list[tuple[str, Any]] = self.program.named_predictors()
         return found
 
