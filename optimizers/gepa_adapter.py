@@ -138,11 +138,12 @@ class RLMAdapter:
             record["Its calls"] = [
                 f"Given: {call['inputs']}\nIt answered: {call['outputs']}" for call in worst.calls[name]
             ]
-        record["The whole run"] = shorten(worst.excerpt, 2_000) if inner else worst.excerpt
+        # The root's run matters less to a sub-model, which is shown its own calls.
+        record["The whole run"] = _about(worst.excerpt, 2_000) if inner else worst.excerpt
         others = [r for r in tuple(self.folder.rollouts.values()) if r.example == worst.example and r.key in self.used]
         best = max(others, key=lambda r: r.score, default=worst)
         if best.score > worst.score:
-            record["A better run of the same input"] = f"Score {best.score:g}.\n{shorten(best.excerpt, 3_000)}"
+            record["A better run of the same input"] = f"Score {best.score:g}.\n{_about(best.excerpt, 3_000)}"
         return record
 
     def _roll_out(self, batch: list[Item], candidate: Candidate, digest: str) -> None:
@@ -207,6 +208,11 @@ def objectives(group: Sequence[Rollout]) -> dict[str, float]:
     if None not in costs:
         made["cost"] = -_mean([cost for cost in costs if cost is not None])
     return made
+
+
+def _about(text: str, chars: int) -> str:
+    """``text`` cut to ``chars`` where it is much longer."""
+    return text if len(text) <= chars * 1.25 else shorten(text, chars)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -135,13 +135,18 @@ class Runs:
         if run.parent is None and isinstance(event, ev.RunStarted):
             self._runs[run.id] = run
             if self.stopped:
-                run.request_stop()
+                self._stop(run)
 
     def stop(self) -> None:
-        """Have those under way end where they are."""
+        """Have those under way end where they are, without a last answer: nobody will read it."""
         self.stopped = True
         for run in tuple(self._runs.values()):
-            run.request_stop()
+            self._stop(run)
+
+    @staticmethod
+    def _stop(run: Any) -> None:
+        run.limits = dataclasses.replace(run.limits, extract_seconds=0.01)
+        run.request_stop()
 
     def trajectories(self) -> list[Trajectory]:
         """What they did."""

@@ -306,6 +306,40 @@ def test_a_killed_compile_goes_on_and_pays_nothing_twice(
     assert told(rest["result"]) == told(whole["result"])
 
 
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import dspy
+sys.path.insert(0, {here!r})
+from test_gepa_compile import examples, optimizer, program, root
+from rlm_dspy.testing import Reply, ScriptedLM
+
+calls = []
+def slow(call):
+    calls.append(call)
+    if len(calls) == 8:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return root(call) if len(calls) < 8 else Reply("", delay=600)
+made = optimizer(folder=sys.argv[1])
+with dspy.context(lm=ScriptedLM(slow, model="scripted/root")):
+    try:
+        made.compile(program(), trainset=examples(6))
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.heavy
+def test_ctrl_c_ends_a_compile_at_once_whatever_its_models_are_doing(
+    in_python: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = in_python(INTERRUPTED.format(here=str(Path(__file__).parent)), str(tmp_path / "run"))
+    out, err = process.communicate(timeout=60)
+    assert out.strip() == "interrupted", err
+    # Runs that were stopped half-way are no rollouts.
+    lines = [json.loads(line) for line in (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()]
+    assert 1 <= len(lines) <= 4 and all(line["outcome"] == "submitted" for line in lines)
+
+
 def test_an_interrupted_compile_loses_nothing_and_reflections_are_not_paid_twice(
     lm: ScriptedLM, tmp_path: Path
 ) -> None:
