@@ -20,6 +20,7 @@ Every optimiser of DSPy compiles an RLM as it stands; here is what they need bes
     compile_folder.py    all runs and reflections on disk; going on after a crash
     promotion.py         the gate
     front.py             score against cost
+    knobs.py             `search_knobs`: options of an RLM, measured by score and cost
     bootstrap.py         `BootstrapTrajectories`: demonstrations out of whole runs that succeeded
     demos.py             what a run, or a sub-call, is as a demonstration, and which to take
     distill.py           `sft_rows`, `write_rows`: training rows out of what a strong model did right
@@ -46,6 +47,7 @@ from rlm_dspy.optimizers.finetune import TrajectoryFinetune
 from rlm_dspy.optimizers.front import pareto_front
 from rlm_dspy.optimizers.gepa_optimizer import RLMGEPA
 from rlm_dspy.optimizers.gepa_result import CandidateResult, CompileResult, Proposal
+from rlm_dspy.optimizers.knobs import KnobResult, search_knobs
 from rlm_dspy.optimizers.metric_feedback import Feedback, feedback
 from rlm_dspy.optimizers.previews import previewed
 from rlm_dspy.optimizers.promotion import Promotion, paired_p
@@ -59,6 +61,7 @@ __all__ = [
     "CompileResult",
     "Feedback",
     "Finding",
+    "KnobResult",
     "Promotion",
     "Proposal",
     "RLMGEPA",
@@ -74,6 +77,7 @@ __all__ = [
     "paired_p",
     "pareto_front",
     "previewed",
+    "search_knobs",
     "sft_rows",
     "write_rows",
 ]

@@ -60,7 +60,7 @@ class RLMAdapter:
         student: dspy.Module,
         judge: Feedback,
         folder: Folder,
-        propose: Propose,
+        propose: Propose | None = None,
         *,
         num_threads: int = 8,
         repeats: int = 1,
@@ -90,18 +90,7 @@ class RLMAdapter:
         """Rollouts of ``candidate`` on ``batch``, as gepa takes them."""
         from gepa.core.adapter import EvaluationBatch
 
-        digest = candidate_digest(candidate)
-        keys = [(digest, item.digest, seed) for item in batch for seed in range(self._repeats)]
-        fresh = sum(key not in self.used for key in dict.fromkeys(keys))
-        first = not self.used
-        self.used.update(dict.fromkeys(keys))
-        self._roll_out(batch, candidate, digest)
-        groups = [self.group(digest, item.digest) for item in batch]
-        if first and groups and all(rollout.outcome == "raised" for group in groups for rollout in group):
-            raise RLMError(
-                f"every run of the program as it is ended in an error, so there is nothing to learn from; the first: "
-                f"{groups[0][0].error}"
-            )
+        groups, fresh = self.measure(batch, candidate)
         return EvaluationBatch(
             outputs=[group[0].outputs for group in groups],
             scores=[_mean([rollout.score for rollout in group]) for group in groups],
@@ -110,6 +99,26 @@ class RLMAdapter:
             # What was asked for before is free, so the count is the same where a compile is resumed.
             num_metric_calls=fresh,
         )
+
+    def measure(self, batch: list[Item], candidate: Candidate) -> tuple[list[tuple[Rollout, ...]], int]:
+        """Rollouts of ``candidate`` on ``batch``, by example, and how many were not asked for before.
+
+        Raises:
+            RLMError: It is the first one, and every run ended in an error.
+        """
+        digest = candidate_digest(candidate)
+        keys = dict.fromkeys((digest, item.digest, seed) for item in batch for seed in range(self._repeats))
+        fresh = sum(key not in self.used for key in keys)
+        first = not self.used
+        self.used.update(keys)
+        self._roll_out(batch, candidate, digest)
+        groups = [self.group(digest, item.digest) for item in batch]
+        if first and groups and all(rollout.outcome == "raised" for group in groups for rollout in group):
+            raise RLMError(
+                f"every run of the program as it is ended in an error, so there is nothing to learn from; the first: "
+                f"{groups[0][0].error}"
+            )
+        return groups, fresh
 
     def group(self, candidate: str, example: str) -> tuple[Rollout, ...]:
         """All repetitions of one rollout."""
