@@ -19,6 +19,7 @@ Every optimiser of DSPy compiles an RLM as it stands; here is what they need bes
     rollouts.py          one run, as it is kept
     compile_folder.py    all runs and reflections on disk; going on after a crash
     promotion.py         the gate
+    measured.py          what something was worth on a set of examples, and what it took
     front.py             score against cost
     knobs.py             `search_knobs`: options of an RLM, measured by score and cost
     bootstrap.py         `BootstrapTrajectories`: demonstrations out of whole runs that succeeded

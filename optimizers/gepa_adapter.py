@@ -19,6 +19,7 @@ import dspy
 from rlm_dspy.errors import RLMError
 from rlm_dspy.optimizers.compile_folder import Folder
 from rlm_dspy.optimizers.diagnosis import role_of_predictor
+from rlm_dspy.optimizers.measured import mean, objectives
 from rlm_dspy.optimizers.metric_feedback import Feedback
 from rlm_dspy.optimizers.rollouts import Rollout, Runs, candidate_digest, roll_out, vary
 from rlm_dspy.render import shorten
@@ -93,7 +94,7 @@ class RLMAdapter:
         groups, fresh = self.measure(batch, candidate)
         return EvaluationBatch(
             outputs=[group[0].outputs for group in groups],
-            scores=[_mean([rollout.score for rollout in group]) for group in groups],
+            scores=[mean([rollout.score for rollout in group]) for group in groups],
             trajectories=groups if capture_traces else None,
             objective_scores=[objectives(group) for group in groups],
             # What was asked for before is free, so the count is the same where a compile is resumed.
@@ -128,7 +129,7 @@ class RLMAdapter:
         self, candidate: Candidate, eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
         """For each predictor: what it is told of each run, the run, its calls, and a better run of the same input."""
-        groups = sorted(eval_batch.trajectories or (), key=lambda group: _mean([r.score for r in group]))
+        groups = sorted(eval_batch.trajectories or (), key=lambda group: mean([r.score for r in group]))
         made: dict[str, list[dict[str, Any]]] = {}
         for name in components_to_update:
             records = [record for group in groups if (record := self._record(name, group)) is not None]
@@ -206,23 +207,6 @@ class RLMAdapter:
         self._runs.append(runs)
 
 
-def objectives(group: Sequence[Rollout]) -> dict[str, float]:
-    """The score, and what it took as negative numbers, of which more is better too; the cost where it is known."""
-    costs = [rollout.cost for rollout in group]
-    made = {
-        "score": _mean([rollout.score for rollout in group]),
-        "tokens": -_mean([float(rollout.tokens) for rollout in group]),
-        "seconds": -_mean([rollout.seconds for rollout in group]),
-    }
-    if None not in costs:
-        made["cost"] = -_mean([cost for cost in costs if cost is not None])
-    return made
-
-
 def _about(text: str, chars: int) -> str:
     """``text`` cut to ``chars`` where it is much longer."""
     return text if len(text) <= chars * 1.25 else shorten(text, chars)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

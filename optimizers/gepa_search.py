@@ -13,9 +13,10 @@ import dspy
 from rlm_dspy.errors import ConfigurationError, RLMError
 from rlm_dspy.optimizers import gepa_tracking
 from rlm_dspy.optimizers.compile_folder import Folder
-from rlm_dspy.optimizers.gepa_adapter import Item, RLMAdapter, objectives
+from rlm_dspy.optimizers.gepa_adapter import Item, RLMAdapter
 from rlm_dspy.optimizers.gepa_reflection import Reflection
-from rlm_dspy.optimizers.gepa_result import CandidateResult, CompileResult, Proposal, best_of, front_of
+from rlm_dspy.optimizers.gepa_result import CandidateResult, CompileResult, Proposal
+from rlm_dspy.optimizers.measured import cheapest, figures, front_of
 from rlm_dspy.optimizers.promotion import Promotion, decide
 from rlm_dspy.optimizers.rollouts import candidate_digest, example_digest
 
@@ -78,7 +79,7 @@ class Compile:
             self._search()
             searched = len(self.adapter.used)
             candidates = tuple(self.candidates)
-            best = best_of(candidates)
+            best = cheapest(candidates)
             promotion = self._gate(candidates[best])
             options.result = CompileResult(
                 candidates=candidates,
@@ -191,7 +192,6 @@ class Compile:
     def _measured(self, state: Any, number: int) -> CandidateResult:
         instructions = dict(state.program_candidates[number])
         groups = [self.adapter.group(candidate_digest(instructions), item.digest) for item in self.val]
-        means = objectives([rollout for group in groups for rollout in group])
         changed = tuple(name for name, text in instructions.items() if text != self.seed_candidate[name])
         leaks = {name: _leaks(instructions[name], self.seed_candidate[name], self.labels) for name in changed}
         return CandidateResult(
@@ -199,13 +199,9 @@ class Compile:
             instructions=instructions,
             changed=changed,
             parents=tuple(one for one in state.parent_program_for_candidate[number] if one is not None),
-            score=means["score"],
-            scores=tuple(objectives(group)["score"] for group in groups),
-            cost=-means["cost"] if "cost" in means else None,
-            tokens=-means["tokens"],
-            seconds=-means["seconds"],
             found_after=len(self.adapter.used),
             leaks={name: told for name, told in leaks.items() if told},
+            **figures(groups),
         )
 
     def _gate(self, best: CandidateResult) -> Promotion:

@@ -22,9 +22,10 @@ import dspy
 
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.optimizers.compile_folder import Folder
-from rlm_dspy.optimizers.front import pareto_front, svg
-from rlm_dspy.optimizers.gepa_adapter import RLMAdapter, objectives
+from rlm_dspy.optimizers.front import svg
+from rlm_dspy.optimizers.gepa_adapter import RLMAdapter
 from rlm_dspy.optimizers.gepa_search import items_of
+from rlm_dspy.optimizers.measured import Measured, cheapest, costs_of, figures, front_of
 from rlm_dspy.optimizers.metric_feedback import Metric, feedback
 from rlm_dspy.optimizers.rollouts import Rollout, example_digest
 from rlm_dspy.rlm import RLM
@@ -33,26 +34,15 @@ Knobs = Mapping[str, Sequence[Any] | Mapping[str, Any]]
 """Option of `RLM.with_options` to the values to try; a dict names values that are no plain data, such as LMs."""
 
 
-@dataclass(frozen=True)
-class Setting:
+@dataclass(frozen=True, kw_only=True)
+class Setting(Measured):
     """One combination of options, measured.
 
     Attributes:
-        number: Its place.
         options: Option to the name of its value.
-        score: Mean over the examples.
-        scores: By example.
-        cost: US dollars a run; None where a price is unknown.
-        tokens, seconds: A run, means.
     """
 
-    number: int
     options: dict[str, str]
-    score: float
-    scores: tuple[float, ...]
-    cost: float | None
-    tokens: float
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -80,14 +70,11 @@ class KnobResult:
 
     def cheapest(self, within: float) -> int:
         """The number of the setting that takes least, of those whose score is within so much of the best one."""
-        least = max(setting.score for setting in self.settings) - within - 1e-9
-        good = [setting for setting in self.settings if setting.score >= least]
-        return min(good, key=lambda s: (_cost(s, self.settings), s.seconds, s.number)).number
+        return cheapest(self.settings, within)
 
     def to_svg(self) -> str:
         """The settings by score and cost, with the front."""
-        costs = [_cost(setting, self.settings) for setting in self.settings]
-        unit = "US dollars a run" if _priced(self.settings) else "tokens a run"
+        costs, unit = costs_of(self.settings)
         scores = [setting.score for setting in self.settings]
         return svg(scores, costs, self.front, unit=unit, chosen=self.best, title=f"{len(costs)} settings")
 
@@ -173,11 +160,13 @@ def search_knobs(
             on_rollout=on_rollout,
         )
         adapter.programs = programs
-        made = [_setting(number, labels, adapter.measure(items, labels)[0]) for number, labels in enumerate(grid)]
+        made = tuple(
+            Setting(number=number, options=labels, **figures(adapter.measure(items, labels)[0]))
+            for number, labels in enumerate(grid)
+        )
     finally:
         store.close()
-    points = [{"score": s.score, "cost": -_cost(s, made), "seconds": -s.seconds} for s in made]
-    return KnobResult(tuple(made), pareto_front(points), tuple(programs.values()))
+    return KnobResult(made, front_of(made), tuple(programs.values()))
 
 
 class _Adapter(RLMAdapter):
@@ -200,24 +189,3 @@ def _named(name: str, given: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any
     if not all(value is None or isinstance(value, (str, int, float, bool)) for value in given):
         raise ConfigurationError(f"knobs[{name!r}]: name what is no plain data, as in {{'nano': dspy.LM(...)}}")
     return {str(value): value for value in given}
-
-
-def _setting(number: int, labels: dict[str, str], groups: Sequence[tuple[Rollout, ...]]) -> Setting:
-    means = objectives([rollout for group in groups for rollout in group])
-    return Setting(
-        number=number,
-        options=labels,
-        score=means["score"],
-        scores=tuple(objectives(group)["score"] for group in groups),
-        cost=-means["cost"] if "cost" in means else None,
-        tokens=-means["tokens"],
-        seconds=-means["seconds"],
-    )
-
-
-def _priced(settings: Sequence[Setting]) -> bool:
-    return all(setting.cost is not None for setting in settings)
-
-
-def _cost(setting: Setting, settings: Sequence[Setting]) -> float:
-    return float(setting.cost or 0.0) if _priced(settings) else setting.tokens
