@@ -30,6 +30,10 @@ Candidate = dict[str, str]
 Propose = Callable[[Candidate, Mapping[str, Sequence[Mapping[str, Any]]], list[str]], dict[str, str]]
 
 
+class Outage(RLMError):
+    """The language model answers no run any more; what was done is in the folder, and the same call goes on from it."""
+
+
 @dataclass(frozen=True)
 class Item:
     """An example with the digest that it goes by, which is of its own also where another one is equal."""
@@ -106,13 +110,16 @@ class RLMAdapter:
 
         Raises:
             RLMError: It is the first one, and every run ended in an error.
+            Outage: The language model answered none of several runs.
         """
         digest = candidate_digest(candidate)
         keys = dict.fromkeys((digest, item.digest, seed) for item in batch for seed in range(self._repeats))
         fresh = sum(key not in self.used for key in keys)
         first = not self.used
         self.used.update(keys)
-        self._roll_out(batch, candidate, digest)
+        made = self._roll_out(batch, candidate, digest)
+        if len(made) > 1 and all(rollout.outage for rollout in made):
+            raise Outage(f"the language model does not answer: {made[0].error}")
         groups = [self.group(digest, item.digest) for item in batch]
         if first and groups and all(rollout.outcome == "raised" for group in groups for rollout in group):
             raise RLMError(
@@ -156,8 +163,8 @@ class RLMAdapter:
             record["A better run of the same input"] = f"Score {best.score:g}.\n{_about(best.excerpt, 3_000)}"
         return record
 
-    def _roll_out(self, batch: list[Item], candidate: Candidate, digest: str) -> None:
-        """Make the rollouts that are not there yet, several at once."""
+    def _roll_out(self, batch: list[Item], candidate: Candidate, digest: str) -> list[Rollout]:
+        """Make the rollouts that are not there yet, several at once; these."""
         todo = [
             (item, seed)
             for item in {item.digest: item for item in batch}.values()
@@ -165,7 +172,7 @@ class RLMAdapter:
             if (digest, item.digest, seed) not in self.folder.rollouts
         ]
         if not todo:
-            return
+            return []
         programs = {seed: self.program(candidate, seed) for seed in {seed for _, seed in todo}}
 
         def one(item: Item, seed: int) -> Rollout:
@@ -189,11 +196,12 @@ class RLMAdapter:
         self._stopping = False
         with ThreadPoolExecutor(min(self._threads, len(todo)), thread_name_prefix="rlm-dspy-rollout") as pool:
             futures = [pool.submit(contextvars.copy_context().run, one, item, seed) for item, seed in todo]
+            made = []
             try:
                 for future in futures:
-                    rollout = future.result()
+                    made.append(future.result())
                     if self._on_rollout is not None:
-                        self._on_rollout(rollout)
+                        self._on_rollout(made[-1])
             except BaseException:
                 self._stopping = True
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -202,6 +210,7 @@ class RLMAdapter:
                 raise
             finally:
                 self._runs.clear()
+            return made
 
     def _watch(self, runs: Runs) -> None:
         self._runs.append(runs)

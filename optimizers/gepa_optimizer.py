@@ -145,7 +145,8 @@ class RLMGEPA(Teleprompter):
 
         Raises:
             ConfigurationError: The folder is of another compile, examples or predictors are missing.
-            RLMError: Every run of the student itself ends in an error, or the reflecting model does not answer.
+            RLMError: Every run of the student itself ends in an error, or a language model does not answer any more:
+                with a folder, the same call goes on later. What was found until then is in `result`.
         """
         if teacher is not None:
             raise ConfigurationError("RLMGEPA takes no teacher; the reflecting model is reflection_lm=")

@@ -13,12 +13,12 @@ import dspy
 from rlm_dspy.errors import ConfigurationError, RLMError
 from rlm_dspy.optimizers import gepa_tracking
 from rlm_dspy.optimizers.compile_folder import Folder
-from rlm_dspy.optimizers.gepa_adapter import Item, RLMAdapter
+from rlm_dspy.optimizers.gepa_adapter import Item, Outage, RLMAdapter
 from rlm_dspy.optimizers.gepa_reflection import Reflection
 from rlm_dspy.optimizers.gepa_result import CandidateResult, CompileResult, Proposal
 from rlm_dspy.optimizers.measured import cheapest, figures, front_of
 from rlm_dspy.optimizers.promotion import Promotion, decide
-from rlm_dspy.optimizers.rollouts import candidate_digest, example_digest
+from rlm_dspy.optimizers.rollouts import about_program, candidate_digest, example_digest
 
 if TYPE_CHECKING:
     from rlm_dspy.optimizers.gepa_optimizer import RLMGEPA
@@ -76,42 +76,57 @@ class Compile:
                 failure_score=options.failure_score,
                 on_rollout=options.on_rollout,
             )
-            self._search()
-            searched = len(self.adapter.used)
-            candidates = tuple(self.candidates)
-            best = cheapest(candidates)
-            promotion = self._gate(candidates[best])
-            options.result = CompileResult(
-                candidates=candidates,
-                proposals=tuple(self.proposals),
-                best=best,
-                front=front_of(candidates),
-                promotion=promotion,
-                metric_calls=searched,
-                gate_calls=len(self.adapter.used) - searched,
-                rollouts_run=self.adapter.made,
-                reflection_calls=self.reflection.calls,
-                stopped=self.stopped,
-                seconds=round(time.monotonic() - self.started, 3),
-                folder=None if self.store.path is None else str(self.store.path),
-            )
-            self.store.save("result.json", options.result.to_json())
-            self.store.save("result.html", options.result.to_html())
-            gepa_tracking.ended(options.result)
+            try:
+                self._search()
+                searched = len(self.adapter.used)
+                promotion = self._gate(self.candidates[cheapest(self.candidates)])
+            except Outage as outage:
+                self.stopped = str(outage)
+                if self.candidates:
+                    self._tell(len(self.adapter.used), self._broken_off())
+                raise
+            self._tell(searched, promotion)
         finally:
             self.store.close()
+        assert options.result is not None
         logger.info("%s", options.result)
-        chosen = candidates[best].instructions if promotion.promoted else {}
+        chosen = options.result.candidates[options.result.best].instructions if promotion.promoted else {}
         compiled = self.adapter.program(chosen)
         compiled._compiled = True
         return compiled
+
+    def _tell(self, searched: int, promotion: Promotion) -> None:
+        """Say what was tried: to the user, in the folder, to MLflow."""
+        candidates = tuple(self.candidates)
+        result = CompileResult(
+            candidates=candidates,
+            proposals=tuple(self.proposals),
+            best=cheapest(candidates),
+            front=front_of(candidates),
+            promotion=promotion,
+            metric_calls=searched,
+            gate_calls=len(self.adapter.used) - searched,
+            rollouts_run=self.adapter.made,
+            reflection_calls=self.reflection.calls,
+            stopped=self.stopped,
+            seconds=round(time.monotonic() - self.started, 3),
+            folder=None if self.store.path is None else str(self.store.path),
+        )
+        self.options.result = result
+        self.store.save("result.json", result.to_json())
+        self.store.save("result.html", result.to_html())
+        gepa_tracking.ended(result)
+
+    def _broken_off(self) -> Promotion:
+        before, best = self.candidates[0].score, self.candidates[cheapest(self.candidates)].score
+        return Promotion(False, f"it was broken off before the gate: {self.stopped}", before, best)
 
     def _about(self) -> dict[str, Any]:
         """What tells this compile from another one."""
         options = self.options
         splits = {"train": self.train, "val": self.val, "holdout": self.holdout or []}
         return {
-            "student": example_digest({"state": self.student.dump_state(), "program": repr(self.student)}),
+            **about_program(self.student),
             **{name: example_digest({"": [item.digest for item in items]}) for name, items in splits.items()},
             "metric": options.judge.__name__,
             "reflection_lm": str(getattr(options.reflection_lm, "model", "")),

@@ -27,7 +27,7 @@ from rlm_dspy.optimizers.gepa_adapter import RLMAdapter
 from rlm_dspy.optimizers.gepa_search import items_of
 from rlm_dspy.optimizers.measured import Measured, cheapest, costs_of, figures, front_of
 from rlm_dspy.optimizers.metric_feedback import Metric, feedback
-from rlm_dspy.optimizers.rollouts import Rollout, example_digest
+from rlm_dspy.optimizers.rollouts import Rollout, about_program
 from rlm_dspy.rlm import RLM
 
 Knobs = Mapping[str, Sequence[Any] | Mapping[str, Any]]
@@ -144,7 +144,7 @@ def search_knobs(
     }
     judge = feedback(metric)
     about = {
-        "student": example_digest({"state": program.dump_state(), "program": repr(program)}),
+        **about_program(program),
         "metric": judge.__name__,
         "knobs": sorted(values),
         "failure_score": failure_score,

@@ -124,6 +124,17 @@ def _plain(value: Any) -> Any:
     return repr(value)
 
 
+def about_program(program: dspy.Module) -> dict[str, Any]:
+    """What tells a program from another one, for a folder: a digest of its state and options, and its models' names."""
+    lms = [dspy.settings.lm]
+    for module in modules_of(program):
+        lms += module.lms() if isinstance(module, RLM) else [getattr(module, "lm", None)]
+    return {
+        "student": example_digest({"state": program.dump_state(), "program": repr(program)}),
+        "models": sorted({str(getattr(lm, "model", lm)) for lm in lms if lm is not None}),
+    }
+
+
 class Runs:
     """The outermost RLM runs that are made while it is subscribed."""
 

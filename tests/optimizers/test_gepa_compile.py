@@ -18,7 +18,7 @@ from typing import Any
 
 import dspy
 import pytest
-from dspy.lm15 import ContextLengthError
+from dspy.lm15 import AuthError, ContextLengthError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -190,7 +190,7 @@ def test_a_metric_that_raises_costs_one_example_not_the_compile(lm: ScriptedLM) 
 def test_a_model_that_does_not_answer_ends_the_compile_at_once(lm: ScriptedLM) -> None:
     down = ScriptedLM(lambda call: Reply(error=ValueError("no such model")), model="scripted/down")
     seen: list[Rollout] = []
-    with dspy.context(lm=down), pytest.raises(RLMError, match=r"every run .* ended in an error.*no such model"):
+    with dspy.context(lm=down), pytest.raises(RLMError, match=r"does not answer: .*no such model"):
         optimizer(on_rollout=seen.append).compile(program(), trainset=examples(4))
     assert len(seen) == 4
 
@@ -246,6 +246,41 @@ def test_runs_that_a_limit_ends_are_scored_by_their_best_answer(lm: ScriptedLM, 
     assert {rollout.outcome for rollout in seen} == {"extracted"}
     assert all({"act", "extract"} <= set(rollout.called) for rollout in seen)
     assert all("the limit max_iters ended the run" in rollout.told["act"] for rollout in seen)
+
+
+def test_an_outage_of_the_model_ends_the_compile_and_is_no_failure_of_a_candidate(
+    lm: ScriptedLM, tmp_path: Path
+) -> None:
+    down: list[Rollout] = []
+
+    def root_until(call: Call) -> str | Reply:
+        return Reply(error=AuthError("bad key")) if len(down) >= 9 else root(call)
+
+    made = optimizer(folder=tmp_path, on_rollout=down.append, num_threads=1)
+    root_lm = ScriptedLM(root_until, model="scripted/root")
+    with dspy.context(lm=root_lm), pytest.raises(RLMError, match=r"does not answer: .*bad key"):
+        made.compile(program(), trainset=examples(6))
+    assert made.result is not None and not made.result.promotion.promoted
+    assert "broken off" in made.result.promotion.why and len(made.result.candidates) == 1
+    assert sum(rollout.outage for rollout in down) >= 2
+    again = optimizer(folder=tmp_path)
+    again.compile(program(), trainset=examples(6))
+    assert again.result is not None and again.result.candidates[again.result.best].score == 1.0
+    good = sum(not rollout.outage for rollout in down)
+    assert again.result.rollouts_run == again.result.metric_calls - good
+
+
+def test_a_program_that_always_raises_is_told_at_once(lm: ScriptedLM) -> None:
+    class Broken(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rlm = program()
+
+        def forward(self, text: str) -> dspy.Prediction:
+            raise LookupError("nothing to look up")
+
+    with pytest.raises(RLMError, match=r"every run .* ended in an error.*nothing to look up"):
+        optimizer().compile(Broken(), trainset=examples(2))
 
 
 SCRIPT = """
@@ -376,6 +411,9 @@ def test_a_folder_of_another_compile_is_refused_and_left_as_it_is(lm: ScriptedLM
         optimizer(folder=tmp_path / "one").compile(program(), trainset=examples(4))
     with pytest.raises(ConfigurationError, match="seed was 0, is 1"):
         optimizer(folder=tmp_path / "one", seed=1).compile(program(), trainset=examples(3))
+    other = ScriptedLM(root, model="scripted/other")
+    with dspy.context(lm=other), pytest.raises(ConfigurationError, match="models was"):
+        optimizer(folder=tmp_path / "one").compile(program(), trainset=examples(3))
     assert (tmp_path / "one" / "rollouts.jsonl").read_bytes() == before
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigurationError, match="is a file"):
