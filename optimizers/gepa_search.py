@@ -284,8 +284,10 @@ def items_of(examples: Sequence[Any] | None, name: str) -> list[Item] | None:
 
 
 def _labels(items: Sequence[Item]) -> set[str]:
-    found = (str(value) for item in items for value in item.example.labels().values())
-    return {text for text in found if _LEAK <= len(text) <= 200}
+    """Labels that one example alone has: what several have is a class, of which an instruction may well speak."""
+    examples = {item.digest: item.example for item in items}
+    found = Counter(text for one in examples.values() for text in {str(value) for value in one.labels().values()})
+    return {text for text, count in found.items() if count == 1 and _LEAK <= len(text) <= 200}
 
 
 def _leaks(text: str, before: str, labels: set[str]) -> tuple[str, ...]:

@@ -485,9 +485,11 @@ def test_what_proves_no_better_is_not_promoted(lm: ScriptedLM) -> None:
 
 
 def test_labels_that_an_instruction_learned_by_heart_are_told(lm: ScriptedLM) -> None:
-    cheat = ScriptedLM(lambda call: outputs(new_instruction="@@ It is heron, or otter."), model="scripted/cheat")
-    made = optimizer(reflection_lm=cheat)
-    made.compile(program(), trainset=examples(3))
+    text = "@@ It is heron, or otter; or else none."
+    made = optimizer(reflection_lm=ScriptedLM(lambda call: outputs(new_instruction=text), model="scripted/cheat"))
+    # What several examples have for a label is a class.
+    classes = [dspy.Example(text=f"{n}", answer="none").with_inputs("text") for n in range(2)]
+    made.compile(program(), trainset=[*examples(3), *classes])
     assert made.result is not None
     found = [leak for candidate in made.result.candidates for leak in candidate.leaks.values()]
     assert ("heron", "otter") in found
