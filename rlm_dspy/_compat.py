@@ -9,16 +9,24 @@
 | `model_facts` | the published prices and context windows that DSPy ships are read by an unlisted module |
 | `facts_at_hand` | that module fetches them when it is first asked, and blocks its caller meanwhile |
 | `generation_config` | an explicit ``Request`` leaves out the settings that an LM has by itself |
+| `carried` | ``dspy.context`` would also freeze all other settings, so that ``dspy.configure`` in it had no effect |
 | `before_threads_end` | what is to be sent at exit needs threads, and ``atexit`` comes after their end |
+| `without_stragglers` | ``dspy.Evaluate`` starts slow examples twice, and has no argument against it |
 | `SubAgents` | the sandbox stand-in for ``import dspy`` lives in ``dspy.primitives.facade`` |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dspy
+from dspy.dsp.utils.settings import thread_local_overrides
+from dspy.dsp.utils.utils import dotdict
 from dspy.lm15 import Config, LM15Error, request_from_openai_chat
 from dspy.utils import DummyLM
 
@@ -77,6 +85,16 @@ def has_provider(lm: Any) -> bool:
     return isinstance(lm, dspy.LM) and isinstance(getattr(lm, "_engine_spec", "auto"), str)
 
 
+@contextlib.contextmanager
+def carried(name: str, value: Any) -> Iterator[None]:
+    """Have DSPy's setting ``name`` be ``value`` here, also in threads of DSPy's own, and leave all others alone."""
+    token = thread_local_overrides.set(dotdict({**thread_local_overrides.get(), name: value}))
+    try:
+        yield
+    finally:
+        thread_local_overrides.reset(token)
+
+
 _facts_read = False
 
 
@@ -98,11 +116,17 @@ def model_facts(model: str) -> dict[str, Any]:
     try:
         from dspy.clients.model_metadata import model_info
 
-        found = model_info(provider, name)
+        return dict(_found(model_info, provider, name))
     except Exception:
         return {}
     finally:
         _facts_read = True
+
+
+@functools.lru_cache(maxsize=1000)
+def _found(model_info: Callable[[str, str], Any], provider: str, name: str) -> Mapping[str, Any]:
+    """Looked up once: DSPy goes through thousands of models, and its list stays as it is once it was read."""
+    found = model_info(provider, name)
     return found if isinstance(found, dict) else {}
 
 
@@ -136,6 +160,36 @@ def before_threads_end(function: Callable[[], object]) -> None:
     import threading
 
     getattr(threading, "_register_atexit", atexit.register)(function)
+
+
+_no_stragglers: contextvars.ContextVar[bool] = contextvars.ContextVar("rlm_dspy_no_stragglers", default=False)
+
+
+@contextlib.contextmanager
+def without_stragglers() -> Iterator[None]:
+    """In this context, DSPy's executor starts nothing a second time because it takes long.
+
+    DSPy's own default alone is turned off; a caller's timeout stays.
+    """
+    from dspy.utils.parallelizer import ParallelExecutor
+
+    made = ParallelExecutor.__init__
+    if not hasattr(made, "stragglers"):
+        default = inspect.signature(made).parameters["timeout"].default
+
+        @functools.wraps(made)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            made(self, *args, **kwargs)
+            if _no_stragglers.get() and self.timeout == default:
+                self.timeout = 0
+
+        init.stragglers = default  # type: ignore[attr-defined]
+        ParallelExecutor.__init__ = init
+    token = _no_stragglers.set(True)
+    try:
+        yield
+    finally:
+        _no_stragglers.reset(token)
 
 
 class SubAgents:

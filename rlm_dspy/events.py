@@ -238,12 +238,17 @@ class Aided(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class TurnEnded(Event):
-    """``observation`` is exactly what the root is shown of the turn, truncated, without the status line."""
+    """``observation`` is exactly what the root is shown of the turn, truncated, without the status line.
+
+    ``used`` is what the run and all below it have used up to here: LM calls, tokens and ``cost`` in US dollars (None
+    where a price is unknown), as `rlm_dspy.usage.Tally.to_dict` has it.
+    """
 
     kind: ClassVar[str] = "turn_ended"
     turn: int
     observation: str
     error: bool = False
+    used: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,11 +278,12 @@ class Compacted(Event):
 @dataclass(frozen=True, kw_only=True)
 class LimitStruck(Event):
     """A limit ended the turns; ``where`` is what was going on: "open" (of the session), "compact" (of the root's
-    conversation), "act", "execute" or "turns"."""
+    conversation), "act", "execute" or "turns". ``used`` is as in `TurnEnded`."""
 
     kind: ClassVar[str] = "limit_struck"
     limit: str
     where: str
+    used: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

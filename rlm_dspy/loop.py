@@ -102,7 +102,7 @@ class Loop:
         for message in self.briefing.trouble:
             run.events.emit(ev.Note(message=message))
         if limit is not None:
-            run.events.emit(ev.LimitStruck(limit=limit, where="open"))
+            run.events.emit(ev.LimitStruck(limit=limit, where="open", used=_used(run)))
             return Ending(limit=limit)
         about = run.session.describe()
         run.events.emit(
@@ -148,16 +148,16 @@ class Loop:
                 where = "execute"
                 outputs = await self._execute(code) if code is not None else None
             except Stopped as stopped:
-                run.events.emit(ev.LimitStruck(limit=stopped.limit, where=where))
+                run.events.emit(ev.LimitStruck(limit=stopped.limit, where=where, used=_used(run)))
                 return Ending(limit=stopped.limit)
             except Exception as error:
                 return Ending(error=error)
             if outputs is not None:
                 return Ending(outputs=outputs)
             if self.guide.stuck:
-                run.events.emit(ev.LimitStruck(limit="repeats", where="turns"))
+                run.events.emit(ev.LimitStruck(limit="repeats", where="turns", used=_used(run)))
                 return Ending(limit="repeats")
-        run.events.emit(ev.LimitStruck(limit=limit, where="turns"))
+        run.events.emit(ev.LimitStruck(limit=limit, where="turns", used=_used(run)))
         return Ending(limit=limit)
 
     def _limit(self) -> str | None:
@@ -465,7 +465,7 @@ class Loop:
                 reasoning_content=conversation.reasoning_content,
             )
         )
-        run.events.emit(ev.TurnEnded(turn=run.turn, observation=observation, error=error))
+        run.events.emit(ev.TurnEnded(turn=run.turn, observation=observation, error=error, used=_used(run)))
 
 
 async def kept_outputs(run: Run, outputs: dict[str, Any]) -> Kept:
@@ -474,6 +474,10 @@ async def kept_outputs(run: Run, outputs: dict[str, Any]) -> Kept:
         return await run.events.keep(outputs)
     except (TypeError, ValueError) as error:
         return Kept(why=error_text(error))
+
+
+def _used(run: Run) -> dict[str, Any]:
+    return run.ledger.usage().total.to_dict()
 
 
 def _since(started: float) -> float:

@@ -262,6 +262,7 @@ class TestGuard:
         assert "ours not measured" in out and len(out.splitlines()) == 1
 
     @pytest.mark.heavy
+    @pytest.mark.alone
     def test_ours_is_not_far_above_its_bars(self) -> None:
         command = [sys.executable, "-m", "benchmarks.guard"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
@@ -361,6 +362,7 @@ def test_a_small_tree_is_measured_and_shown_with_its_bounds() -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.alone
 def test_every_engine_of_this_environment_does_small_works() -> None:
     done = bench("--engines", "bare,ours", "--repeats", "1", "--only", "start,prefix,help")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -372,6 +374,7 @@ def test_every_engine_of_this_environment_does_small_works() -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.alone
 def test_curves_are_measured_point_by_point_and_kept(tmp_path: Path) -> None:
     options = ["--curves", "--engines", "bare,ours", "--repeats", "1", "--only", "context", "--largest", "1000"]
     done = bench(*options, "--write", "--folder", str(tmp_path))
@@ -384,6 +387,7 @@ def test_curves_are_measured_point_by_point_and_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.alone
 def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.engine", "--engines", "bare", "--write", "--folder", str(tmp_path)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

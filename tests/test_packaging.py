@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ("rlm_dspy", "signatures", "environments", "optimizers", "training")
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.alone]
 
 USE = """
 import importlib.metadata as metadata

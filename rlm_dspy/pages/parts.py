@@ -42,6 +42,26 @@ class Call:
     reused: bool = False
 
 
+@dataclass(frozen=True)
+class Used:
+    """What LM requests took, children's included.
+
+    Attributes:
+        requests, read, wrote: How many, and their tokens in and out.
+        cost: US dollars; None where a price is unknown.
+    """
+
+    requests: int
+    read: int
+    wrote: int
+    cost: float | None
+
+    @property
+    def tokens(self) -> int:
+        """In and out."""
+        return self.read + self.wrote
+
+
 @dataclass
 class Child:
     """A child: how it began, how it ended, where that is known, and what it did."""
@@ -66,6 +86,7 @@ class Parts:
         compacted: By the turns there were then.
         notes: What else was told.
         aids: By turn.
+        used: By turn, what was used from the end of the one before; 0 for what came after the turns.
     """
 
     trajectory: Trajectory
@@ -81,6 +102,7 @@ class Parts:
     compacted: dict[int, list[ev.Compacted]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     aids: dict[int, list[str]] = field(default_factory=dict)
+    used: dict[int, Used] = field(default_factory=dict)
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -106,6 +128,7 @@ def parts_of(trajectory: Trajectory) -> Parts:
     """Put together what the events of ``trajectory`` say."""
     made = Parts(trajectory)
     calls: dict[int, Call] = {}
+    turn, before = 0, dict[str, Any]()
     ended = {e.run_id: e for e in trajectory.events if isinstance(e, ev.ChildEnded)}
     for event in trajectory.events:
         made.ended_at = max(made.ended_at, event.at)
@@ -115,6 +138,10 @@ def parts_of(trajectory: Trajectory) -> Parts:
             case ev.SessionOpened():
                 made.opened = event
                 _span(made, 0, event, "open", f"{event.environment} opened")
+            case ev.TurnStarted():
+                turn = event.turn
+            case ev.TurnEnded() if event.used:
+                made.used[event.turn], before = used_of(event.used, before), event.used
             case ev.Acted():
                 _span(made, event.turn, event, "act", "the model's reply", event.error is not None)
             case ev.Executed():
@@ -141,13 +168,33 @@ def parts_of(trajectory: Trajectory) -> Parts:
                 _span(made, 0, event, "extract", "the last answer", event.error is not None)
             case ev.LimitStruck():
                 made.struck = event
+                if event.used and turn and turn not in made.used:
+                    made.used[turn], before = used_of(event.used, before), event.used
             case ev.Note():
                 made.notes.append(event.message)
             case ev.Aided():
                 made.aids.setdefault(event.turn, []).append(event.aid)
             case ev.RunEnded():
                 made.ended = event
+                if before and (rest := used_of(event.usage, before)).requests:
+                    made.used[0] = rest
     return made
+
+
+def used_of(after: dict[str, Any], before: dict[str, Any] | None = None) -> Used:
+    """What is in an account (``pred.usage``), or what came to it since ``before``."""
+    before = before or {}
+
+    def more(name: str) -> Any:
+        return (after.get(name) or 0) - (before.get(name) or 0)
+
+    known = [used["cost"] if used.get("cost") is not None else used.get("known_cost") or 0 for used in (after, before)]
+    return Used(
+        requests=more("lm_calls"),
+        read=more("input_tokens"),
+        wrote=more("output_tokens"),
+        cost=None if more("unpriced_calls") else max(0.0, known[0] - known[1]),
+    )
 
 
 def _span(made: Parts, turn: int, event: Any, kind: str, name: str, error: bool = False) -> None:

@@ -59,12 +59,15 @@ white-space:normal;max-width:30em}
 .rlm-page .share .b{position:static;display:block;height:.75em;margin-top:.35em}
 .rlm-page .legend{display:flex;flex-wrap:wrap;gap:.1em 1em;font-size:.85em}
 .rlm-page .legend .b{position:static;display:inline-block;width:.8em;height:.8em;margin-right:.35em}
-.rlm-page .row{display:grid;grid-template-columns:minmax(5em,9em) 1fr minmax(4em,8em);gap:.6em;align-items:center;
-font-size:.86em;line-height:1.25;padding:.1em 0}
-.rlm-page .row>span:first-child{white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
-.rlm-page .row .num{text-align:right;display:flex;flex-wrap:wrap;justify-content:flex-end;gap:0 .5em;
-font-variant-numeric:tabular-nums}
-.rlm-page .num small{opacity:.68}
+.rlm-page .row{display:grid;grid-template-columns:minmax(5em,10em) minmax(0,1fr) 4.6em 4.6em;gap:.6em;
+align-items:center;font-size:.86em;line-height:1.25;padding:.1em 0}
+.rlm-page .row>.name{white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
+.rlm-page .row .num{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+.rlm-page .row small,.rlm-page .axis .num{opacity:.68}
+.rlm-page .row>.name{padding-left:calc(var(--in)*.65em)}
+.rlm-page .spent{position:relative;padding:.1em .25em .1em 0}
+.rlm-page .spent .b{top:0;right:0;height:100%;min-width:1px;background:var(--act);opacity:.3}
+.rlm-page .axis .num:last-child{padding-right:.25em}
 .rlm-page .track{position:relative;height:1.25em;background:var(--soft);border-radius:2px}
 .rlm-page .axis .track{background:none}
 .rlm-page .axis .track span{position:absolute;font-size:.9em;opacity:.68;white-space:nowrap;padding-left:2px;
@@ -78,8 +81,10 @@ border-left:1px solid var(--line)}
 .rlm-page .track .b{margin:0}
 .rlm-page .extract,.rlm-page .compact{background:var(--extract)}
 .rlm-page .b.bad{background-image:repeating-linear-gradient(45deg,var(--bad) 0 3px,transparent 3px 6px)}
-@media (max-width:40rem){.rlm-page .row{grid-template-columns:5em 1fr 4.2em;gap:.4em}
-.rlm-page .num small{display:none}.rlm-page .turn,.rlm-page .child{padding:.2em .45em}}
+@media (max-width:40rem){.rlm-page .row{grid-template-columns:5.4em minmax(0,1fr) 3.6em 4.3em;
+gap:.35em}
+.rlm-page .row>.name{padding-left:calc(var(--in)*.2em)}
+.rlm-page .row small{display:none}.rlm-page .turn,.rlm-page .child{padding:.2em .45em}}
 @media print{.rlm-page pre{max-height:none;overflow:visible}.rlm-page .wide{overflow:visible}
 .rlm-page details::details-content{content-visibility:visible;block-size:auto;opacity:1}
 .rlm-page .turn,.rlm-page .child{break-inside:auto}.rlm-page summary{break-after:avoid}

@@ -55,7 +55,7 @@ def money(value: float) -> str:
     """US dollars for people."""
     if 0 < value < 1e-4:
         return "< $0.0001"
-    return "$0" if value == 0 else f"${value:.2f}" if value >= 1 else f"${value:.2g}"
+    return "$0" if value == 0 else f"${value:,.2f}" if value >= 0.1 else f"${value:#.2g}"
 
 
 def count(number: int, what: str, many: str = "") -> str:

@@ -57,7 +57,7 @@ def _facts(parts: Parts, texts: Texts) -> str:
     shown += [count(children, "child", "children")] if children else []
     if usage:
         read, wrote = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
-        shown.append(f"{tokens(read)} + {tokens(wrote)} tokens")
+        shown.append(f"{count(usage.get('lm_calls', 0), 'LM call')}, {tokens(read)} + {tokens(wrote)} tokens")
         cost = usage.get("cost")
         shown.append(money(cost) if cost is not None else "cost unknown")
     if parts.ended_at:
@@ -126,16 +126,19 @@ def _turn(parts: Parts, turn: Turn, texts: Texts, shown: bool) -> str:
     children = parts.children.get(turn.number, [])
     if not calls:
         calls = [Call(name, error=error, seconds=took) for name, took, error in turn.calls]
+    started = {child.started.name for child in children}  # they are shown themselves
     facts = [seconds(turn.seconds)]
     facts += [count(len(calls), "call")] if calls else []
     facts += [count(len(children), "child", "children")] if children else []
+    used = parts.used.get(turn.number)
+    facts += [money(used.cost)] if used is not None and used.cost else []
     facts += ['<span class="err">error</span>'] if turn.error else []
     facts += [f"aid: {texts.line(aid)}" for aid in parts.aids.get(turn.number, ())]
     plan = turn.get("reasoning", "") or (turn.get("code") or turn.reply).strip().partition("\n")[0]
     held = [
         f'<p class="why">{texts.block(turn["reasoning"])}</p>' if turn.get("reasoning") and turn.get("code") else "",
         _block("code", turn.get("code", ""), texts) if turn.get("code") else _block("reply", turn.reply, texts),
-        _calls(calls, texts),
+        _calls([call for call in calls if call.error or call.name not in started], texts),
         "".join(_child(child, texts) for child in children),
         _block("output bad" if turn.error else "output", turn.get("output", ""), texts),
         _pictures(turn, texts),

@@ -12,6 +12,7 @@ from typing import Any, Literal, Unpack
 import dspy
 
 from rlm_dspy import events as ev
+from rlm_dspy import rows
 from rlm_dspy.errors import RecordingError
 from rlm_dspy.traces.reading import TracedRun
 from rlm_dspy.traces.store import Which, runs
@@ -62,7 +63,9 @@ def sft_from_traces(
     """The root's conversations, as supervised fine-tuning takes them.
 
     A run is one row: its requests only ever grow, so the last of them and the reply to it hold all turns. Where the
-    conversation was compacted it goes on as another row. Conversations of children are not included.
+    conversation was compacted it goes on as another row. Conversations of children are not included. Each message of
+    the assistant has a ``weight``: 1 for a reply of this run, 0 for what stood in its prompt, such as a demonstration;
+    `rlm_dspy.rows.formed` gives the forms that trainers read.
 
     Args:
         filter, **which: As for `trainset_from_traces`.
@@ -70,14 +73,16 @@ def sft_from_traces(
             many were, or an error is raised. Tracking without a cap (``cap=None``) keeps all of them.
 
     Returns:
-        Rows of ``{"messages": [{"role", "content"}, …], "trace_id", "run_id", "outcome", "turns", "assessments"}``.
+        Rows of ``{"messages": [{"role", "content", "weight"}, …], "start", "trace_id", "run_id", "outcome", "turns",
+        "assessments"}``: ``start`` is the place of the task, behind demonstrations, and ``turns`` counts the replies
+        that are trained on.
 
     Raises:
         RecordingError: Something is missing, if that is to be raised; or a trace is damaged.
         ConfigurationError, MissingExtraError: As for `rlm_dspy.traces.find`.
     """
     which.setdefault("outcomes", _ANSWERED)
-    return [row for rows in _made(runs(filter, **which), rows_of, missing) for row in rows]
+    return [row for made in _made(runs(filter, **which), rows_of, missing) for row in made]
 
 
 class _Incomplete(Exception):
@@ -131,23 +136,17 @@ def _output_names(run: TracedRun) -> list[str]:
 
 def rows_of(run: TracedRun) -> list[dict[str, Any]]:
     """The rows of one run, see `sft_from_traces`."""
-    chains: list[list[Message]] = []
-    for messages, reply in _requests(run):
-        whole = [*messages, {"role": "assistant", "content": reply}]
-        if chains and whole[: len(chains[-1])] == chains[-1]:
-            chains[-1] = whole
-        else:
-            chains.append(whole)
     return [
         {
-            "messages": messages,
+            "messages": rows.marked(chain),
+            "start": chain.start,
             "trace_id": run.trace_id,
             "run_id": run.run_id,
             "outcome": str(run.outcome),
-            "turns": sum(1 for message in messages if message["role"] == "assistant"),
+            "turns": chain.trained,
             "assessments": {name: assessment.value for name, assessment in run.assessments.items()},
         }
-        for messages in chains
+        for chain in rows.chains(rows.Request(messages, reply) for messages, reply in _requests(run))
     ]
 
 

@@ -173,14 +173,9 @@ def _run(trace: Any, owner: _Owner, by_id: Mapping[str, _Owner]) -> TracedRun:
 def _log(owner: _Owner, by_id: Mapping[str, _Owner], inputs: Any, outputs: Any) -> tuple[ev.Event, ...]:
     made: list[ev.Event] = []
     for _, data in sorted(owner.events.items()):
-        kind = KINDS.get(data.get("kind", ""))
-        if kind is None:
+        event = event_of_trace(data, owner.run_id)
+        if event is None:
             continue  # of a later version
-        plain = {name: value for name, value in data.items() if name != "events"}
-        if kind is ev.Executed:
-            # Of one that was cut nothing can be shown.
-            plain["images"] = [image for image in plain.get("images", ()) if all(isinstance(p, str) for p in image)]
-        event = event_of(_restored(plain) | {"run": owner.run_id}, _value)
         if isinstance(event, ev.ChildEnded):
             child = by_id.get(event.run_id)
             inner: tuple[ev.Event, ...] = ()
@@ -196,6 +191,26 @@ def _log(owner: _Owner, by_id: Mapping[str, _Owner], inputs: Any, outputs: Any) 
                 event = dataclasses.replace(event, values=_found(event.values, own))
         made.append(event)
     return tuple(made)
+
+
+def event_of_trace(data: dict[str, Any], run_id: str) -> ev.Event | None:
+    """An event as a trace has it: long texts as head and tail, without values and without the events of a child.
+
+    Args:
+        data: What tracking stored of it.
+        run_id: Of its run.
+
+    Returns:
+        None for one of a kind that this version does not know.
+    """
+    kind = KINDS.get(data.get("kind", ""))
+    if kind is None:
+        return None
+    plain = {name: value for name, value in data.items() if name != "events"}
+    if kind is ev.Executed:
+        # Of one that was cut nothing can be shown.
+        plain["images"] = [image for image in plain.get("images", ()) if all(isinstance(p, str) for p in image)]
+    return event_of(_restored(plain) | {"run": run_id}, _value)
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,16 @@
     runs.py        the spans of a run, made of its events
     callback.py    DSPy's callbacks as spans
     scores.py      scores of evaluations on traces
+    record.py      an MLflow run, as the program sees it
+    mlruns.py      MLflow runs: begun, nested, ended, beside the program
+    evaluations.py a run for each evaluation and each compile
+    programs.py    programs and optimisers as parameters
+    datasets.py    sets of examples: size, digest, preview
+    facts.py       what runs came to, put together
+    outside.py     LM requests that no run accounts for
+    scorers.py     scorers for ``mlflow.genai.evaluate``
+    page.py        the page of a trajectory as an artefact
+    versions.py    of the packages
     store.py       where traces go, and what is done about one that does not answer
 
 Everything is made from the events of runs (`rlm_dspy.subscribe`) and from DSPy's callbacks. MLflow comes with the extra
@@ -18,17 +28,19 @@ Everything is made from the events of runs (`rlm_dspy.subscribe`) and from DSPy'
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlm_dspy.errors import ConfigurationError, MissingExtraError
 from rlm_dspy.tracking.capped import CAP
+from rlm_dspy.tracking.record import Record
 
 if TYPE_CHECKING:
     from rlm_dspy.tracking.callback import Tracker
 
-__all__ = ["disable", "enable", "enabled", "flush"]
+__all__ = ["Record", "disable", "enable", "enabled", "flush", "run"]
 
 _quiet = False
 
@@ -51,7 +63,10 @@ def enable(
             stores everything whole, inputs of any size too.
         redact: Called with every text before it is stored, after known secrets have been hidden in it; returns the text
             to store. Where it raises, the text is left out.
-        **autolog: Options of ``mlflow.dspy.autolog``, such as ``log_evals=True``.
+        **autolog: Options of ``mlflow.dspy.autolog``. Programs are tracked while optimisers compile them, too, unless
+            ``log_traces_from_compile=False``.
+
+    Each ``dspy.Evaluate`` and each ``compile`` of an optimiser is an MLflow run, nested where they are, see `run`.
 
     May be called before or after ``mlflow.dspy.autolog``, and again: nothing is tracked twice. Like ``dspy.configure``
     it belongs into the thread that configures DSPy. A server that is dead or slow fails and delays no run: there is one
@@ -85,8 +100,48 @@ def enable(
         _quiet = True
         store_.quiet()
     others = [one for one in dspy.settings.callbacks or [] if not isinstance(one, MlflowCallback)]
-    dspy.configure(callbacks=[*others, Tracker(Clip(cap, redact), store.ready)])
-    mlflow.dspy.autolog(**autolog)
+    dspy.configure(callbacks=[*others, Tracker(Clip(cap, redact), store)])
+    # Off, MLflow would stop all tracing of the process while an optimiser compiles.
+    mlflow.dspy.autolog(**{"log_traces_from_compile": True, **autolog})
+
+
+@contextlib.contextmanager
+def run(
+    name: str, *, params: Mapping[str, Any] | None = None, tags: Mapping[str, Any] | None = None
+) -> Iterator[Record]:
+    """An MLflow run for what is done inside: a benchmark, a loop of your own.
+
+    Traces that begin inside, also in threads of DSPy, are part of it; ``dspy.Evaluate``, ``compile`` and further runs
+    are nested in it. At its end the figures of all of them are its metrics: runs, turns, sub-calls, tokens, cost
+    (where it is known), outcomes, seconds. It is MLflow's active run meanwhile. Where nothing is tracked, or the server
+    does not answer, the program goes on all the same.
+
+    Args:
+        name: Of the run.
+        params: Logged at its beginning.
+        tags: Of the run.
+
+    Example:
+        >>> with rlm_dspy.tracking.run("needles", params={"model": name}) as record:  # doctest: +SKIP
+        ...     record.log_dataset(examples)
+        ...     scores = [score(one, rlm(**one.inputs())) for one in examples]
+        ...     record.log_metrics({"score": sum(scores) / len(scores)})
+    """
+    tracker = _tracker()
+    if tracker is None:
+        yield Record(name)
+        return
+    record = tracker.runs.begin(name, tags)
+    if params:
+        record.log_params(params)
+    error: BaseException | None = None
+    try:
+        yield record
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        tracker.runs.end(record, error)
 
 
 def disable() -> None:
@@ -104,6 +159,12 @@ def enabled() -> bool:
     import dspy
 
     return any(_is_tracker(one) for one in dspy.settings.callbacks or [])
+
+
+def _tracker() -> Tracker | None:
+    import dspy
+
+    return next((one for one in dspy.settings.callbacks or [] if _is_tracker(one)), None)
 
 
 def flush() -> None:

@@ -21,6 +21,7 @@ from mlflow.dspy.callback import MlflowCallback
 from rlm_dspy import events as ev
 from rlm_dspy import origin
 from rlm_dspy._aio import threads
+from rlm_dspy._compat import carried
 from rlm_dspy.metering import Metered, metered
 from rlm_dspy.options import lms_of
 from rlm_dspy.providers import secrets
@@ -31,10 +32,14 @@ from rlm_dspy.signatures.predictor import RolePredict
 from rlm_dspy.testing import ScriptedLM
 from rlm_dspy.tracking import spans
 from rlm_dspy.tracking.capped import Clip, size
+from rlm_dspy.tracking.evaluations import Evaluations
 from rlm_dspy.tracking.leaves import asked, measured, settings_of
+from rlm_dspy.tracking.mlruns import Runs, current, source
+from rlm_dspy.tracking.outside import Outside
 from rlm_dspy.tracking.runs import RunSpans
 from rlm_dspy.tracking.scores import Scores
 from rlm_dspy.tracking.spans import Open, SpanAttributeKey, SpanType, Tree
+from rlm_dspy.tracking.store import Store
 from rlm_dspy.tracking.writer import writer
 
 logger = logging.getLogger(__name__)
@@ -53,13 +58,15 @@ class Tracker(MlflowCallback):
 
     Args:
         clip: How values are stored.
-        ready: Whether a new trace may be begun now.
+        store: Where traces and runs go.
     """
 
-    def __init__(self, clip: Clip, ready: Callable[[], bool]) -> None:
+    def __init__(self, clip: Clip, store: Store) -> None:
         super().__init__()
         self._clip = clip
-        self._ready = ready
+        self._ready = store.ready
+        self.runs = Runs(store, writer, clip)
+        self._evaluations = Evaluations(self.runs, clip)
         self._open: dict[str, tuple[Open, Callable[..., None] | None]] = {}
         self._runs: dict[str, RunSpans] = {}
         # By id, and as long as they live: another one may get the id of one that is gone.
@@ -102,6 +109,7 @@ class Tracker(MlflowCallback):
         else:
             made = Open(name, kind, span_type, self._clip, Tree(writer, inline=parent is not None), parent)
             made.tree.outermost, late = made, False
+            made.within_run = source()
         return (made if late else made.begin()).enter()
 
     def _end(self, call_id: str, outputs: Any, exception: BaseException | None) -> None:
@@ -203,7 +211,7 @@ class Tracker(MlflowCallback):
         large = sum(size(value) for value in given.values()) > LARGE
         hashed = threads.submit(clip.fields, given) if large else None
         root.inputs = hashed.result if hashed is not None else functools.partial(clip.fields, clip.hold(given))
-        state = RunSpans(root, clip)
+        state = RunSpans(root, clip, current())
         calling, watching, watch = _calling.set(state), None, None
         if not _watching.get():
             watching, watch = _watching.set(True), ev.subscribe(self._see)
@@ -215,6 +223,7 @@ class Tracker(MlflowCallback):
                 _watching.reset(watching)
             _calling.reset(calling)
             state.close()
+            state.over()
             if state.run is not None:
                 self._runs.pop(state.run.id, None)
             root.leave()
@@ -253,9 +262,17 @@ class Tracker(MlflowCallback):
         made.attributes.update(settings_of(instance, model))
         seen: list[Metered] = []
         made.token = metered.set(seen)
-        self._open[call_id] = made, functools.partial(self._end_lm, seen)
+        record, counting = current(), None
+        if record is not None and _run() is None:
+            counting = carried("usage_tracker", Outside(record, instance, dspy.settings.usage_tracker))
+            counting.__enter__()
+        self._open[call_id] = made, functools.partial(self._end_lm, seen, counting)
 
-    def _end_lm(self, seen: list[Metered], made: Open, outputs: Any, exception: BaseException | None) -> None:
+    def _end_lm(
+        self, seen: list[Metered], counting: Any, made: Open, outputs: Any, exception: BaseException | None
+    ) -> None:
+        if counting is not None:
+            counting.__exit__(None, None, None)
         metered.reset(made.token)
         made.leave()
         made.more = functools.partial(measured, seen)
@@ -288,14 +305,30 @@ class Tracker(MlflowCallback):
         self._end(call_id, outputs, exception)
 
     def on_evaluate_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """An evaluation: MLflow's run for it where one is asked for, and its scores on the traces."""
+        """An evaluation: a run for it, MLflow's own where that was asked for, and its scores on the traces."""
         super().on_evaluate_start(call_id, instance, inputs)
-        self._scores.begin(call_id, _metric(inputs.get("metric")) or instance.metric)
+        metric = _metric(inputs.get("metric")) or instance.metric
+        self._evaluations.evaluate(call_id, instance, inputs, metric)
+        self._scores.begin(call_id, metric)
 
     def on_evaluate_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
         """Its end."""
-        self._scores.end(call_id, outputs)
+        traces = self._scores.end(call_id, outputs)
+        self._evaluations.evaluated(call_id, outputs, exception, traces)
         super().on_evaluate_end(call_id, outputs, exception)
+
+    def _generate_result_table(self, outputs: Any) -> dict[str, list[Any]]:
+        """MLflow's table of an evaluation, of its ``log_evals``, without whole inputs."""
+        table: dict[str, list[Any]] = super()._generate_result_table(outputs)
+        return {name: [self._clip.value(value) for value in column] for name, column in table.items()}
+
+    def on_compile_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """An optimiser begins."""
+        self._evaluations.compile(call_id, instance, {**inputs, **(inputs.get("kwargs") or {})})
+
+    def on_compile_end(self, call_id: str, outputs: Any | None, exception: Exception | None = None) -> None:
+        """Its end."""
+        self._evaluations.compiled(call_id, outputs, exception)
 
     def on_adapter_format_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Nothing: what it made is on the leaf."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import importlib.metadata
 import json
-import platform
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,9 +11,11 @@ import dspy
 
 from rlm_dspy import events as ev
 from rlm_dspy.traces.reading import RUN
-from rlm_dspy.tracking import spans
+from rlm_dspy.tracking import page, spans
 from rlm_dspy.tracking.capped import Clip
+from rlm_dspy.tracking.record import Record
 from rlm_dspy.tracking.spans import Open, SpanType
+from rlm_dspy.tracking.versions import versions
 
 if TYPE_CHECKING:
     from rlm_dspy.run import Run
@@ -30,10 +29,12 @@ class RunSpans:
     Args:
         root: The span of the call of the RLM.
         clip: How values are stored.
+        record: The MLflow run that it is part of, or None.
     """
 
-    def __init__(self, root: Open, clip: Clip) -> None:
+    def __init__(self, root: Open, clip: Clip, record: Record | None = None) -> None:
         self.root = root
+        self.record = record
         self.run: Run | None = None
         self.failed: str | None = None
         """Why the root could not be asked for the action of this turn."""
@@ -42,6 +43,7 @@ class RunSpans:
         self._execute: Open | None = None
         self._calls: dict[int, Open] = {}
         self._sandbox: dict[str, Any] = {}
+        self._page: str | None = None
 
     @property
     def innermost(self) -> Open:
@@ -152,10 +154,12 @@ class RunSpans:
         flat |= {name: event.usage.get(name) for name in ("turns", "calls", "children", "peak_width", "cost")}
         self.root.attributes |= {RUN: self._clip.event(about), **{f"rlm_dspy.{k}": v for k, v in flat.items()}}
         if run.parent is None:
-            spans.tag(
-                self.root.span,
-                {"rlm_dspy.run": run.id, "rlm_dspy.outcome": event.outcome, "rlm_dspy.limit": event.limit},
-            )
+            tags = {"rlm_dspy.run": run.id, "rlm_dspy.outcome": event.outcome, "rlm_dspy.limit": event.limit}
+            record = self.record
+            if record is not None and record.run_id is not None:
+                self._page = page.place(record, run.id, event)
+                tags[page.TAG] = None if self._page is None else f"runs:/{record.run_id}/{self._page}"
+            spans.tag(self.root.span, tags)
 
     def close(self, failure: str = _UNFINISHED) -> None:
         """End what is open below the root: at the run's end, and before ``extract`` is asked after an error."""
@@ -168,6 +172,14 @@ class RunSpans:
                 open_.leave()
                 open_.end(failure=failure)
         self._execute = self._turn = None
+
+    def over(self) -> None:
+        """The call has ended: tell the MLflow run that it is part of what came of it."""
+        if self.record is not None and self.run is not None and self.run.parent is None:
+            log = tuple(self.run.events)
+            self.record.ended(log)
+            if self._page is not None:
+                page.log(self.record, self._page, log, self._clip)
 
     _MADE: ClassVar[dict[type, Callable[[Any, Any, Any], Open | None]]] = {
         ev.TurnStarted: _begin_turn,
@@ -207,15 +219,3 @@ def strategy(program: dspy.Module) -> str:
         for name, predictor in program.named_predictors()
     ]
     return hashlib.sha256(json.dumps(told).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-@functools.cache
-def versions() -> dict[str, str]:
-    """Of the packages that made the run."""
-    found = {"python": platform.python_version()}
-    for name in ("rlm-dspy", "dspy", "mlflow"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

@@ -47,18 +47,23 @@ class Scores:
         if self.wanted:
             self._traces[id(prediction)] = prediction, trace_id
 
-    def end(self, call_id: str, result: Any) -> None:
-        """The evaluation has ended with ``result``: have its scores logged."""
+    def end(self, call_id: str, result: Any) -> dict[int, str]:
+        """The evaluation has ended with ``result``: have its scores logged.
+
+        Returns:
+            The ids of traces by the id of the prediction.
+        """
         name = self._names.pop(call_id, None)
-        given = [
-            (self._traces.pop(id(prediction))[1], score)
-            for _, prediction, score in getattr(result, "results", None) or []
-            if id(prediction) in self._traces
-        ]
+        given, traces = [], {}
+        for _, prediction, score in getattr(result, "results", None) or []:
+            if id(prediction) in self._traces:
+                traces[id(prediction)] = self._traces.pop(id(prediction))[1]
+                given.append((traces[id(prediction)], score))
         if not self._names:
             self._traces.clear()
         if name is not None and given:
             self._writer.later(lambda: self._log(name, given))
+        return traces
 
     def _log(self, name: str, given: list[tuple[str, Any]]) -> None:
         mlflow.flush_trace_async_logging()

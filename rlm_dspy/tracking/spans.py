@@ -8,7 +8,8 @@ later, with the times that were noted. What leans on MLflow beyond its documenta
 |---|---|
 | `set_span_in_context`, `detach_span_from_context` | the only way to make a span current between two callbacks |
 | `mlflow_runtime_context` | whether another span has become current, told without looking it up |
-| `SpanAttributeKey` | names of the attributes of which MLflow makes its token and cost columns |
+| `SpanAttributeKey`, `TraceMetadataKey` | names of what MLflow makes its token, cost and run columns of |
+| `_active_run_stack`, `_get_experiment_id` (in `mlruns.py`) | a run that is active, begun beside the program |
 | `_set_last_active_trace_id` | for ``mlflow.get_last_active_trace_id`` after a call, whose trace another thread ends |
 | `maybe_get_request_id` | whether ``mlflow.genai.evaluate`` waits for the trace |
 """
@@ -24,7 +25,7 @@ from typing import Any, Protocol
 
 import mlflow
 from mlflow.entities import SpanEvent, SpanStatus, SpanStatusCode, SpanType
-from mlflow.tracing.constant import SpanAttributeKey
+from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey
 from mlflow.tracing.fluent import _set_last_active_trace_id
 from mlflow.tracing.provider import detach_span_from_context, mlflow_runtime_context, set_span_in_context
 from mlflow.tracing.utils import maybe_get_request_id
@@ -56,6 +57,7 @@ class Open:
         events: Of its run.
         failure: Why it failed.
         span: MLflow's, where there is one yet.
+        within_run: The id of the MLflow run that a new trace is part of, where that is known.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Open:
     events: list[ev.Event] = field(default_factory=list)
     failure: str | None = None
     span: Any = None
+    within_run: str | None = None
     ended: int | None = None
     started: int = field(default_factory=time.time_ns)
     preview: str = ""
@@ -84,8 +87,14 @@ class Open:
         with self._lock:
             if self.span is None:
                 above = self.parent.begin().span if isinstance(self.parent, Open) else self.parent
+                # MLflow would take the newest run of any thread.
+                within = {TraceMetadataKey.SOURCE_RUN: self.within_run} if self.within_run and above is None else None
                 self.span = mlflow.start_span_no_context(
-                    self.name, span_type=self.span_type, parent_span=above, start_time_ns=self.started
+                    self.name,
+                    span_type=self.span_type,
+                    parent_span=above,
+                    start_time_ns=self.started,
+                    metadata=within,
                 )
         return self
 

@@ -7,12 +7,14 @@ once, and left alone until it answers again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import mlflow
@@ -79,7 +81,7 @@ class Store:
         try:
             waiting.result(SET_UP_SECONDS)
         except TimeoutError:
-            self._lost("it did not answer in time")
+            self.lost("it did not answer in time")
 
     def ready(self) -> bool:
         """Whether a trace may be begun; never waits."""
@@ -102,17 +104,29 @@ class Store:
                 self._told = False
                 logger.warning("the tracking server answers again: runs are tracked from here on")
         except Exception as error:
-            self._lost(str(error) or type(error).__name__)
+            self.lost(str(error) or type(error).__name__)
         finally:
             self._looked = time.monotonic()
             self._looking.release()
 
     def _connect(self) -> None:
         if self._experiment is not None:
+            place = self._artifacts()
+            if place is not None:
+                client = mlflow.MlflowClient(self.uri)
+                if client.get_experiment_by_name(self._experiment) is None:
+                    with contextlib.suppress(mlflow.exceptions.MlflowException):  # another process was first
+                        client.create_experiment(self._experiment, artifact_location=place)
             mlflow.set_experiment(self._experiment)
         self._set_up = True
 
-    def _lost(self, why: str) -> None:
+    def _artifacts(self) -> str | None:
+        """Where artefacts of a SQLite file go: beside it, and not into whatever folder a program was started in."""
+        _, found, path = self.uri.partition("sqlite:///")
+        return (Path(path).absolute().parent / "mlartifacts").as_uri() if found and path else None
+
+    def lost(self, why: str) -> None:
+        """It does not answer: say so once, and begin nothing until it does."""
         self._alive = False
         if not self._told:
             self._told = True

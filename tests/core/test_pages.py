@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+import itertools
 import re
 import shutil
 import subprocess
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 from rlm_dspy import RLM, Trajectory, Turn
 from rlm_dspy import events as ev
 from rlm_dspy.environments.base import Environment, Image
+from rlm_dspy.pages.text import money
 from rlm_dspy.redact import hide
-from rlm_dspy.testing import Call, Reply, ScriptedLM, code
+from rlm_dspy.testing import Call, Reply, ScriptedLM, code, outputs
 
 HOSTILE = "<script>boo()</script>\"'><img src=x onerror=boo()></pre></details></style> \x1b[31m \u202e \ud800 \0 &lt;"
 TAGS = set(
@@ -25,7 +27,7 @@ TAGS = set(
     "html head body meta title".split()
 )
 VOID = {"img", "meta"}
-ATTRIBUTES = {"class", "style", "title", "open", "src", "alt", "charset", "name", "content", "lang", "http-equiv"}
+ATTRIBUTES = set("aria-hidden class style title open src alt charset name content lang http-equiv".split())
 
 
 class Page(html.parser.HTMLParser):
@@ -136,7 +138,44 @@ def test_costs_are_shown_where_prices_are_known(sandbox: Environment) -> None:
     with dspy.context(lm=ScriptedLM([code("SUBMIT('x')")])):
         pred = rlm(q="x")
     page = safe(pred.trajectory.to_html())
-    assert "of cost" in page.said and f"${pred.usage['cost']:.2g}" in page.said
+    assert "of cost" in page.said and money(pred.usage["cost"]) in page.said
+
+
+def test_what_a_turn_cost_is_beside_it_and_all_of_it_is_the_cost_of_the_run(sandbox: Environment) -> None:
+    prices = {"scripted/lm": (500, 1_000), "scripted/sub": (100, 100)}
+    steps = ["print(rlm_query('part of it', text='a'))", "llm_query_batched(['one', 'three'])", "print('no end')"]
+
+    def play(call: Call) -> str:
+        if "No more code can run" in call.system + call.prompt:
+            return outputs(a="so far")
+        return root(call) if "part of it" in call.own[0]["content"] else code(steps[call.turn])
+
+    sub = ScriptedLM(answer, model="scripted/sub")
+    rlm = RLM("q -> a", interpreter=sandbox, max_depth=2, max_iters=3, sub_lm=sub, prices=prices)
+    with dspy.context(lm=ScriptedLM(play)):
+        pred = rlm(q="x")
+    assert pred.outcome == "extracted"
+    account = [event.used for event in pred.trajectory.events if isinstance(event, ev.TurnEnded)]
+    assert len(account) == 3 and account[2]["cost"] < pred.usage["cost"]
+    assert account[1]["lm_calls"] - account[0]["lm_calls"] == 3
+    page = safe(pred.trajectory.to_html())
+    costs = [0.0, *(used["cost"] for used in account), pred.usage["cost"]]
+    for before, after in itertools.pairwise(costs):  # three turns, and the last answer
+        assert money(after - before) in page.said
+    child = pred.trajectory.children[0].trajectory.events[-1]
+    assert isinstance(child, ev.RunEnded) and money(child.usage["cost"]) in page.said
+
+
+def test_a_turn_that_a_limit_cut_short_has_its_cost(sandbox: Environment) -> None:
+    prices = {"scripted/lm": (500, 1_000)}
+    rlm = RLM("q -> a", interpreter=sandbox, max_seconds=1, prices=prices)
+    endless = ScriptedLM(lambda call: code("while True: pass") if "REPL" in call.system else outputs(a="x"))
+    with dspy.context(lm=endless):
+        pred = rlm(q="x")
+    struck = next(event for event in pred.trajectory.events if isinstance(event, ev.LimitStruck))
+    assert 0 < struck.used["cost"] < pred.usage["cost"]
+    turn = re.search(r'>turn 1\b.*?class="num spent"[^>]*>(\$[\d.]+)<', pred.trajectory.to_html())
+    assert turn is not None and turn[1] == money(struck.used["cost"])
 
 
 TEXT = st.text(max_size=60) | st.just(HOSTILE)

@@ -208,14 +208,6 @@ def test_simba_gives_its_advisor_the_whole_trajectory(sandbox: Environment) -> N
     assert_free_of_contract(compiled)
 
 
-def test_labeled_few_shot_leaves_no_inputs_in_the_state(sandbox: Environment, lm: ScriptedLM) -> None:
-    """Raw examples fit no predictor of an RLM: as demonstrations they are passed over, and not saved."""
-    compiled = dspy.LabeledFewShot(k=2).compile(program(sandbox), trainset=TRAIN)
-    assert_contract_is_whole(compiled, lm)
-    assert_free_of_contract(compiled)
-    assert all(state["demos"] == [] for name, state in compiled.dump_state().items() if "demos" in state)
-
-
 def test_trace_holds_every_predictor_by_identity(sandbox: Environment, lm: ScriptedLM) -> None:
     """What GEPA, fine-tuning and GRPO read: steps of predictors that ``named_predictors`` lists."""
     rlm = program(sandbox)

@@ -242,13 +242,14 @@ def test_without_mlflow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
 def test_the_key_of_an_lm_in_the_place_of_one_that_is_gone_is_hidden() -> None:
     """Python gives the id of an object that is gone to another one."""
     from rlm_dspy.tracking.callback import Tracker
+    from rlm_dspy.tracking.store import Store
 
     class Own:
         def __init__(self, key: str) -> None:
             self.kwargs = {"api_key": key}
 
     clip = Clip()
-    tracker = Tracker(clip, ready=lambda: False)
+    tracker = Tracker(clip, Store(None, "sqlite://"))
     first: Any = Own("first-key-of-an-lm-0123456789")
     place = id(first)
     tracker.on_lm_start("1", first, {})

@@ -1,0 +1,245 @@
+"""MLflow runs: begun where traces come to be part of them, ended with what came of them.
+
+No program waits for the store longer than it takes to be given an id, at most `PATIENCE` seconds once: all else is done
+by the writer's thread, and nothing at all where a server does not answer.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import dspy
+import mlflow
+from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
+from mlflow.tracking.fluent import _active_run_stack, _get_experiment_id
+
+from rlm_dspy._aio import threads
+from rlm_dspy._compat import carried
+from rlm_dspy.prices import PICO, Prices
+from rlm_dspy.redact import error_text
+from rlm_dspy.tracking.capped import Clip
+from rlm_dspy.tracking.datasets import digest, preview
+from rlm_dspy.tracking.record import Record, Work
+from rlm_dspy.tracking.store import PATIENCE, Store
+from rlm_dspy.tracking.versions import versions
+from rlm_dspy.tracking.writer import Writer
+from rlm_dspy.usage import Tally, reported
+
+logger = logging.getLogger("rlm_dspy.tracking")
+
+SETTING = "rlm_dspy_record"
+"""The name in DSPy's settings, which DSPy hands on to threads of its own."""
+_PARENT = "mlflow.parentRunId"
+
+
+def current() -> Record | None:
+    """The innermost record of this context."""
+    found = dspy.settings.get(SETTING)
+    return found if isinstance(found, Record) else None
+
+
+def source() -> str | None:
+    """The id of the run that a trace which begins here is part of."""
+    record = current()
+    while record is not None and record.run_id is None:
+        record = record.outer
+    return None if record is None else record.run_id
+
+
+class Runs:
+    """Begins and ends MLflow runs.
+
+    Args:
+        store: Where.
+        writer: In whose thread.
+        clip: How values are stored.
+    """
+
+    def __init__(self, store: Store, writer: Writer, clip: Clip) -> None:
+        self._store = store
+        self._writer = writer
+        self._clip = clip
+        self._told = False
+        # By the record: what makes it the innermost of its context, and MLflow's run, if it is one of ours.
+        self._open: dict[int, tuple[Any, mlflow.ActiveRun | None]] = {}
+
+    def begin(self, name: str, tags: Mapping[str, Any] | None = None, adopt: Any = None) -> Record:
+        """A record, made the innermost of this context and its run MLflow's active one, until it is ended.
+
+        Args:
+            name: Of the run.
+            tags: Of the run.
+            adopt: A run that somebody else has begun, which takes the place of a new one.
+        """
+        outer = current()
+        record = Record(name, outer)
+        run = None
+        if adopt is not None:
+            record.attach(adopt.info.run_id, lambda work: self._later(record, work))
+        elif self._store.ready() and (run := self._create(record, dict(tags or {}))) is not None:
+            record.attach(run.info.run_id, lambda work: self._later(record, work))
+            _active_run_stack.get().append(run)
+        if record.run_id is not None:
+            record.log_params(versions())
+        carrying = carried(SETTING, record)
+        carrying.__enter__()
+        self._open[id(record)] = carrying, run
+        return record
+
+    def end(self, record: Record, error: BaseException | None = None) -> None:
+        """End it: its figures are logged, and its status."""
+        carrying, run = self._open.pop(id(record), (None, None))
+        try:
+            if carrying is not None:
+                carrying.__exit__(None, None, None)
+        except ValueError:
+            pass  # in a context of its own, which ends with it
+        stack = _active_run_stack.get()
+        stack[:] = [one for one in stack if one is not run]
+        seconds, at = time.time() - record.started, int(time.time() * 1000)
+        why = None if error is None else error_text(error)
+
+        def finish(to: _Sink, run_id: str) -> None:
+            record.settle(_tally)
+            to.metrics({**record.facts.metrics(), "seconds": seconds}, 0, at)
+            if why is not None:
+                to.tags({"rlm_dspy.error": why})
+            if run is not None:
+                to.client.update_run(run_id, status="FINISHED" if error is None else _status(error))
+
+        self._later(record, finish)
+
+    def _create(self, record: Record, tags: dict[str, Any]) -> mlflow.ActiveRun | None:
+        above = mlflow.active_run()
+        within = record.outer
+        while within is not None and within.run_id is None:
+            within = within.outer
+        if above is not None:
+            tags[_PARENT] = above.info.run_id
+        elif within is not None:
+            # In a thread of DSPy's own, of which MLflow knows no active run.
+            tags[_PARENT] = within.run_id
+        tags |= {"mlflow.source.name": os.path.basename(sys.argv[0] or "python"), "mlflow.source.type": "LOCAL"}
+        texts = {name: self._clip.clean(str(value)) for name, value in tags.items()}
+        given_up: list[bool] = []
+
+        def create() -> mlflow.ActiveRun:
+            client = mlflow.MlflowClient(self._store.uri)
+            experiment = above.info.experiment_id if above is not None else _get_experiment_id()
+            made = client.create_run(experiment, tags={"mlflow.user": _user(), **texts}, run_name=record.name)
+            if given_up:
+                client.update_run(made.info.run_id, status="KILLED")
+            return mlflow.ActiveRun(made)
+
+        try:
+            if not self._store.uri.startswith(("http://", "https://")):
+                return create()
+            return threads.submit(create).result(PATIENCE)
+        except TimeoutError:
+            given_up.append(True)
+            self._store.lost("it did not answer in time")
+        except Exception as error:
+            self._tell(f"the run {record.name!r} could not be begun", error)
+        return None
+
+    def _later(self, record: Record, work: Work) -> None:
+        run_id = record.run_id
+        if run_id is None:
+            return
+
+        def do() -> None:
+            if not self._store.ready():
+                return  # that has been said
+            try:
+                work(_Sink(mlflow.MlflowClient(self._store.uri), run_id, self._clip), run_id)
+            except Exception as error:
+                self._tell(f"something of the run {record.name!r} could not be logged", error)
+
+        self._writer.later(do)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        level = logging.DEBUG if self._told else logging.WARNING
+        self._told = True
+        logger.log(level, "%s: %s", what, error_text(error, 500))
+
+
+class _Sink:
+    """What is logged to one run, here and now."""
+
+    def __init__(self, client: mlflow.MlflowClient, run_id: str, clip: Clip) -> None:
+        self.client = client
+        self._run_id = run_id
+        self._clip = clip
+
+    def params(self, params: Mapping[str, Any]) -> None:
+        """Each at its first value: MLflow takes no other."""
+        given = {str(name): self._clip.clean(str(value))[:500] for name, value in params.items() if value is not None}
+        known = self.client.get_run(self._run_id).data.params
+        new = [Param(name, value) for name, value in given.items() if name not in known]
+        if new:
+            self.client.log_batch(self._run_id, params=new)
+
+    def metrics(self, metrics: Mapping[str, float], step: int, at: int) -> None:
+        """Finite ones."""
+        known = [Metric(n, float(v), at, step) for n, v in metrics.items() if v is not None and math.isfinite(v)]
+        if known:
+            self.client.log_batch(self._run_id, metrics=known)
+
+    def tags(self, tags: Mapping[str, Any]) -> None:
+        """All of them."""
+        texts = {str(name): self._clip.clean(str(value))[:5_000] for name, value in tags.items()}
+        self.client.log_batch(self._run_id, tags=[RunTag(name, value) for name, value in texts.items()])
+
+    def text(self, text: str, file: str) -> None:
+        """As an artefact."""
+        self.client.log_text(self._run_id, self._clip.clean(text), file)
+
+    def dataset(self, rows: list[Any], name: str) -> None:
+        """Size, digest, preview."""
+        hashed = digest(rows)
+        shape = json.dumps({"num_rows": len(rows)})
+        told = Dataset(name=name, digest=hashed, source_type="code", source="{}", profile=shape)
+        self.client.log_inputs(self._run_id, [DatasetInput(told, [])])
+        self.params({f"{name}.rows": len(rows), f"{name}.digest": hashed})
+        self.text(preview(rows, self._clip), f"{name}_preview.json")
+
+
+def rows_of(given: Any) -> Iterable[Any] | None:
+    """A set of examples, or None where it is none."""
+    return given if isinstance(given, (list, tuple)) and given else None
+
+
+def _tally(model: str, price: Any, entry: dict[str, Any]) -> Tally:
+    """What one LM request outside of runs took; its money is unknown where its price or its tokens are."""
+    inputs, outputs, cached, written, cost = reported(entry)
+    tally = Tally(calls=1, input_tokens=inputs, output_tokens=outputs, cached_tokens=cached)
+    known = price if hasattr(price, "cost") else _prices.of(model)
+    if cost is not None:
+        tally.picodollars = round(cost * PICO)
+    elif known is None or (not inputs and not outputs and known.cost(1, 1)):
+        tally.unpriced = 1
+    else:
+        tally.picodollars = known.cost(inputs, outputs, cached, written)
+    return tally
+
+
+_prices = Prices()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except Exception:
+        return "unknown"  # of a container without a name for its user
+
+
+def _status(error: BaseException) -> str:
+    return "FAILED" if isinstance(error, Exception) else "KILLED"
