@@ -415,6 +415,11 @@ def test_a_folder_of_another_compile_is_refused_and_left_as_it_is(lm: ScriptedLM
     with dspy.context(lm=other), pytest.raises(ConfigurationError, match="models was"):
         optimizer(folder=tmp_path / "one").compile(program(), trainset=examples(3))
     assert (tmp_path / "one" / "rollouts.jsonl").read_bytes() == before
+    # Killed before its first line, a folder is as good as a new one.
+    (tmp_path / "two").mkdir()
+    for name in ("rollouts.jsonl", "proposals.jsonl", ".x.part"):
+        (tmp_path / "two" / name).touch()
+    optimizer(folder=tmp_path / "two", max_metric_calls=1).compile(program(), trainset=examples(3))
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigurationError, match="is a file"):
         optimizer(folder=tmp_path / "file").compile(program(), trainset=examples(3))
