@@ -47,6 +47,7 @@ REPLIES: dict[str, list[str]] = {
         code("SUBMIT(answer=first.split()[-1])"),
         code("SUBMIT(answer=next(line.split()[0] for line in context.splitlines() if 'Friday' in line))"),
     ],
+    "DSPy's optimisers": [code(f"SUBMIT(answer={month!r})") for month in ("March", "June")],
     "GEPA on whole trajectories": [code("SUBMIT(errors=log.count('ERROR'))")] * 6,
     "Limits and outcomes": [code("context.count('tea')"), "[[ ## answer ## ]]\ntea\n\n[[ ## completed ## ]]"],
 }
