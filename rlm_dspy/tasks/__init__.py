@@ -26,6 +26,8 @@ The answers are not read from the text: the generator decides what is true and w
     record_counts.py, record_users.py, record_dates.py    its questions, by kind
     pairs.py            family: pairs of users of such records
     pair_plans.py       its conditions
+    graph_walk.py       family: paths through a directed graph
+    graphs.py           its graphs
     repository.py       family: a code repository, a dict of path to text
     repo_calls.py, repo_settings.py    its questions
     repo_facts.py, repo_names.py       what they plant, and what it is called
@@ -55,6 +57,7 @@ FAMILIES = {
     "needles": "rlm_dspy.tasks.needles",
     "labelled_records": "rlm_dspy.tasks.labelled_records",
     "pairs": "rlm_dspy.tasks.pairs",
+    "graph_walk": "rlm_dspy.tasks.graph_walk",
     "repository": "rlm_dspy.tasks.repository",
 }
 

@@ -34,6 +34,7 @@ KINDS = tuple(SIGNATURES)
 PINNED = {
     "log_forensics, needles": "d9363366c4f66bc34c390bec02473602a230b16f08d169069115287252d317db",
     "labelled_records": "71a5437d3a864292baa1d5109f92d37c96cc446600386f518db23458824541ff",
+    "graph_walk": "ad1490b1e54d3a2a9a5eef905cef020a5ee42f1fa0a3d836cc712c1aab4e8148",
     "pairs": "4ebcf643379dd495bcf0201fc98a6e7d1d0daab3283e1f21d5b31379e7085ba0",
     "repository": "b0d2a0bc8f6cae1f2499f3fcba36a95bf88b48a8b4e5074e36434a821935bd11",
 }
