@@ -111,6 +111,8 @@ def _run(options: argparse.Namespace) -> int:
         output.answer(f"{done.rows} rows: {statuses}; ${done.spent:.4f}{unknown}")
     if stop.reason is not None:
         output.say(f"ended early: {stop.reason}; the same command goes on")
+    if failed := done.statuses["error"]:
+        output.say(f"{failed} rows failed by the provider or the sandbox; --retry calls it again with them")
     code = jobs.code(stop.reason, done.statuses["error"])
     return exits.FAILED if code == exits.SUBMITTED and done.statuses["failed"] else code
 

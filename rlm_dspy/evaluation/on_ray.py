@@ -52,7 +52,7 @@ class Ray:
                 ray.init(address=address, log_to_driver=False, configure_logging=False)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise ConfigurationError(
-                    f"no Ray cluster at {address!r}: {error_text(error)}. Start one with: ray start --head"
+                    f"no Ray cluster at {address!r}: {error_text(error).rstrip('.')}. Start one with: ray start --head"
                 ) from error
         self._task = ray.remote(num_cpus=cpus, max_retries=retries)(_called)
 
