@@ -41,6 +41,10 @@ REPLIES: dict[str, list[str]] = {
         code("who = customer_of(7)\nwho"),
         code("SUBMIT(tickets=[{'number': 7, 'kind': 'billing'}])"),
     ],
+    "Ready signatures": [
+        code("found = [(n, t) for n, t in documents.items() if 'otice' in t]\nprint(found)"),
+        code("SUBMIT(answer='three months', citations=[{'document': n, 'quote': t} for n, t in found])"),
+    ],
     "Sessions, journals, replay": [
         code("first, last = context.splitlines()\nSUBMIT(answer=first.split()[0])"),
         code("SUBMIT(answer=last.split()[0])"),

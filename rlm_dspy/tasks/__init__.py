@@ -28,6 +28,10 @@ The answers are not read from the text: the generator decides what is true and w
     pair_plans.py       its conditions
     graph_walk.py       family: paths through a directed graph
     graphs.py           its graphs
+    repository.py       family: a code repository, a dict of path to text
+    repo_calls.py, repo_settings.py    its questions
+    repo_facts.py, repo_names.py       what they plant, and what it is called
+    repo_text.py        its ordinary code
     _draw.py            draws that are the same on every machine
 
 A family has kinds of questions (``KINDS``), and an example says the type of its answer (``signature``). A context has
@@ -54,6 +58,7 @@ FAMILIES = {
     "labelled_records": "rlm_dspy.tasks.labelled_records",
     "pairs": "rlm_dspy.tasks.pairs",
     "graph_walk": "rlm_dspy.tasks.graph_walk",
+    "repository": "rlm_dspy.tasks.repository",
 }
 
 
