@@ -3,7 +3,7 @@
 #   make quickstart   install, then one real run over a document of several MB; SCRIPTED=1: no model is downloaded
 #   make install      .venv with the project (editable) and what its development needs
 #   make test         the tests, in some minutes
-#   make test-all     all tests: also the notebooks, the wheel, the benchmarks
+#   make test-all     all tests: also Docker, the providers' SDKs, a browser, the notebooks, the wheel, the benchmarks
 #   make check        ruff, mypy, tests
 #   make bench        the benchmark table, beside bare DSPy, rlms and dspy.RLM
 #   make clean        remove everything that these made
@@ -48,11 +48,10 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not heavy" -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-heavy: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m heavy $(ARGS)
+	$(BIN)/python -m pytest -m "heavy and not alone" -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "heavy and alone" $(ARGS)
 
-test-all: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not heavy" -n $(WORKERS) --dist loadfile $(ARGS)
-	$(BIN)/python -m pytest -m heavy $(ARGS)
+test-all: test test-heavy
 
 check: lint types test
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import signal
 import subprocess
@@ -26,6 +25,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from rlm_dspy.evaluation.intervals import wilson
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "benchmarks" / "small_model"
@@ -240,16 +241,6 @@ def _against(results: dict[str, Any], base: dict[str, Any], name: str) -> str:
     lost = sum(ours and not other for ours, other in pairs)
     won = sum(other and not ours for ours, other in pairs)
     return f"{won - lost:+d} (won {won}, lost {lost})"
-
-
-def wilson(right: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """The Wilson score interval of a proportion (Wilson 1927), as shares of 1."""
-    if n == 0:
-        return 0.0, 1.0
-    share = right / n
-    middle = share + z * z / (2 * n)
-    reach = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, (middle - reach) / (1 + z * z / n)), min(1.0, (middle + reach) / (1 + z * z / n))
 
 
 if __name__ == "__main__":

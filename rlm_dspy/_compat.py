@@ -11,13 +11,17 @@
 | `generation_config` | an explicit ``Request`` leaves out the settings that an LM has by itself |
 | `carried` | ``dspy.context`` would also freeze all other settings, so that ``dspy.configure`` in it had no effect |
 | `before_threads_end` | what is to be sent at exit needs threads, and ``atexit`` comes after their end |
+| `without_stragglers` | ``dspy.Evaluate`` starts slow examples twice, and has no argument against it |
 | `SubAgents` | the sandbox stand-in for ``import dspy`` lives in ``dspy.primitives.facade`` |
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dspy
@@ -58,11 +62,12 @@ def replays_reasoning(lm: Any) -> bool:
     """True if ``reasoning_content`` of an earlier reply reaches the endpoint in a field of its own.
 
     DSPy's native engine writes it *into* the reply's content for endpoints it has no better rule for; the reply would
-    then not go back byte for byte, so the reasoning is left out there. LiteLLM and custom engines get it as it was.
+    then not go back byte for byte, so the reasoning is left out there. LiteLLM and custom engines get it as it was,
+    unless an engine says ``replays_reasoning = False`` of itself.
     """
     engine = getattr(lm, "_engine_spec", None)
     if not isinstance(engine, str):
-        return True
+        return bool(getattr(engine, "replays_reasoning", True))
     try:
         from dspy.clients.backend_selection import select_backend
 
@@ -111,11 +116,17 @@ def model_facts(model: str) -> dict[str, Any]:
     try:
         from dspy.clients.model_metadata import model_info
 
-        found = model_info(provider, name)
+        return dict(_found(model_info, provider, name))
     except Exception:
         return {}
     finally:
         _facts_read = True
+
+
+@functools.lru_cache(maxsize=1000)
+def _found(model_info: Callable[[str, str], Any], provider: str, name: str) -> Mapping[str, Any]:
+    """Looked up once: DSPy goes through thousands of models, and its list stays as it is once it was read."""
+    found = model_info(provider, name)
     return found if isinstance(found, dict) else {}
 
 
@@ -149,6 +160,36 @@ def before_threads_end(function: Callable[[], object]) -> None:
     import threading
 
     getattr(threading, "_register_atexit", atexit.register)(function)
+
+
+_no_stragglers: contextvars.ContextVar[bool] = contextvars.ContextVar("rlm_dspy_no_stragglers", default=False)
+
+
+@contextlib.contextmanager
+def without_stragglers() -> Iterator[None]:
+    """In this context, DSPy's executor starts nothing a second time because it takes long.
+
+    DSPy's own default alone is turned off; a caller's timeout stays.
+    """
+    from dspy.utils.parallelizer import ParallelExecutor
+
+    made = ParallelExecutor.__init__
+    if not hasattr(made, "stragglers"):
+        default = inspect.signature(made).parameters["timeout"].default
+
+        @functools.wraps(made)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            made(self, *args, **kwargs)
+            if _no_stragglers.get() and self.timeout == default:
+                self.timeout = 0
+
+        init.stragglers = default  # type: ignore[attr-defined]
+        ParallelExecutor.__init__ = init
+    token = _no_stragglers.set(True)
+    try:
+        yield
+    finally:
+        _no_stragglers.reset(token)
 
 
 class SubAgents:

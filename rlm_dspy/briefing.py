@@ -49,7 +49,7 @@ class Briefing:
         """Put the contract and the demonstration into the conversation."""
         run, guidance = self._run, self._guidance
         contract = self.contract = self._made()
-        run.conversation.guidance = guidance
+        run.conversation.guidance, run.conversation.answers = guidance, tuple(run.signature.output_fields)
         if run.conversation.exchanges:
             # Of earlier calls of a session: what has been told stands above.
             told = dataclasses.replace(contract, functions=(), environment="")

@@ -95,7 +95,13 @@ VARIED = 0.7
 """Temperature of a call that is to be answered in another way than before, at least."""
 
 
-def varied(lm: Any, predictor: dspy.Predict, number: int) -> dict[str, Any]:
+def rollout_of(lm: Any) -> int | None:
+    """The rollout that ``lm`` was set to, as optimisers set it to have an example run again; None for none."""
+    rollout = getattr(lm, "kwargs", {}).get("rollout_id")
+    return rollout if isinstance(rollout, int) else None
+
+
+def varied(lm: Any, predictor: dspy.Predict, number: int, within: int | None = None) -> dict[str, Any]:
     """The configuration with which ``predictor`` gets another answer to the same prompt from ``lm``.
 
     Another rollout, because a cached reply would be the same again, and a temperature of at least `VARIED`, because
@@ -105,9 +111,10 @@ def varied(lm: Any, predictor: dspy.Predict, number: int) -> dict[str, Any]:
         lm: That will be called.
         predictor: Its own configuration goes before the LM's.
         number: Of the rollout; within the caller's own one, where there is one.
+        within: The caller's own one where ``lm`` says none.
     """
     settings = {**getattr(lm, "kwargs", {}), **predictor.config}
-    temperature, rollout = settings.get("temperature"), settings.get("rollout_id")
+    temperature, rollout = settings.get("temperature"), settings.get("rollout_id", within)
     config: dict[str, Any] = {"rollout_id": rollout * 1_000 + number if isinstance(rollout, int) else number}
     if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
         config["temperature"] = max(temperature, VARIED)

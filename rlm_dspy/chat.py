@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import dspy
 
 from rlm_dspy import reply_forms
-from rlm_dspy.inputs import asks
 from rlm_dspy.reply_forms import ReplyForm
 from rlm_dspy.signatures import extract_signature
+from rlm_dspy.signatures.answered import asks
 from rlm_dspy.signatures.contract import SHORT
 from rlm_dspy.signatures.predictor import RolePredict
 from rlm_dspy.tools import CALL_NAMES, CORE_NAMES, is_reserved

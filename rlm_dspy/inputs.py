@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from rlm_dspy import documents, first_look
 from rlm_dspy.data import Data, is_records
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.passages import SEARCHED
+from rlm_dspy.signatures.answered import asks, task_text
 from rlm_dspy.signatures.contract import PREVIEW, SHORT, VariableInfo
 
 
@@ -127,24 +127,6 @@ def default_instructions(signature: type[dspy.Signature]) -> bool:
     return bool(signature.instructions.strip() == f"Given the fields {inputs}, produce the fields {outputs}.")
 
 
-def task_text(values: Mapping[str, Any]) -> str:
-    """What a run is asked, for its reminders, traces and demonstrations: of its text inputs those that are no data.
-
-    Long ones are data. Where short ones have the name of a question, they are what is asked, and the others are data
-    too: a short document is no more to be followed than a long one.
-    """
-    short = {name: value for name, value in values.items() if isinstance(value, str) and 0 < len(value) <= SHORT}
-    asking = [value for name, value in short.items() if _ASKING.search(name)]
-    return "\n".join(asking or short.values())
-
-
-_ASKING = re.compile(r"quer(y|ies)|question|task|instruction|prompt|request|goal|ask", re.IGNORECASE)
-
-def asks(name: str) -> bool:
-    """True if an input of that name is most likely a question, and no data."""
-    return _ASKING.search(name) is not None
-
-
 ASKED = 5_000
 """Characters of a text input that may still be a question."""
 
@@ -157,7 +139,7 @@ def asked(signature: type[dspy.Signature], values: Mapping[str, Any]) -> str:
     texts = {name: value for name, value in values.items() if isinstance(value, str)}
     data = max(texts, key=lambda name: len(texts[name]), default="")
     long = [
-        text for name, text in texts.items() if SHORT < len(text) <= ASKED and name != data and _ASKING.search(name)
+        text for name, text in texts.items() if SHORT < len(text) <= ASKED and name != data and asks(name)
     ]
     parts = [text for text in (task_text(values), *long) if text]
     return "\n".join([*parts, *([] if default_instructions(signature) else [signature.instructions])]).strip()

@@ -26,7 +26,7 @@ from rlm_dspy import kept
 from rlm_dspy.environments.wire import TextBlob
 from rlm_dspy.errors import RecordingError
 from rlm_dspy.kept import Kept
-from rlm_dspy.reading import made, reading
+from rlm_dspy.reading import claimed, made, reading
 from rlm_dspy.redact import redactor
 
 if TYPE_CHECKING:
@@ -352,14 +352,8 @@ def _check_head(line: bytes) -> None:
 
 
 def _claim(file: BinaryIO) -> None:
-    try:
-        import fcntl
-    except ImportError:
-        return  # not on Windows, where the user has to see to it
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise RecordingError("another process, or another session of this one, writes to this journal") from None
+    if not claimed(file):
+        raise RecordingError("another process, or another session of this one, writes to this journal")
 
 
 _BLOB = re.compile(r'\{"\$":"(\w+)","b":(\d+)\}')

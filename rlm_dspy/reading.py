@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from rlm_dspy.errors import RecordingError, RLMError
 
@@ -62,3 +62,19 @@ def _fits(annotation: str, value: Any) -> bool:
                 return False
             return plain != ["str"] or all(isinstance(item, str) for item in items)
     return False
+
+
+def claimed(file: BinaryIO) -> bool:
+    """Make an open file this process's own until it is closed; False where somebody else has it.
+
+    On Windows, where there is no such lock, always True: the user has to see to it.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -16,6 +16,7 @@ from rlm_dspy import inputs as inputs_
 from rlm_dspy._aio import run_sync
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.faces import Faces
 from rlm_dspy.limits import Limits
 from rlm_dspy.options import PREPARED as _PREPARED
 from rlm_dspy.options import explained as _explained
@@ -25,6 +26,7 @@ from rlm_dspy.options import lms_of, read_signature, unknown_options, unreadable
 from rlm_dspy.options import model_name as _model
 from rlm_dspy.options import named as _named
 from rlm_dspy.options import prices_of as _prices
+from rlm_dspy.presets.use import from_preset as _from_preset
 from rlm_dspy.prices import Prices, fetched
 from rlm_dspy.routing import Routes
 from rlm_dspy.run import Run
@@ -36,9 +38,7 @@ from rlm_dspy.streaming import Home, find_home
 from rlm_dspy.window import check_options
 
 if TYPE_CHECKING:
-    from rlm_dspy.as_lm import RecursiveLM
     from rlm_dspy.sessions import RLMSession
-    from rlm_dspy.stream import RunStream
 
 STATE_SCHEMA = 1
 _STATE_KEY = "rlm_dspy"
@@ -46,7 +46,7 @@ _STATE_KEY = "rlm_dspy"
 OnLimit = Literal["extract", "raise"]
 
 
-class RLM(PicklableSignature):
+class RLM(Faces, PicklableSignature):
     """A Recursive Language Model (arXiv 2512.24601) as a DSPy module.
 
     The inputs of a call become variables in a Python REPL. The root LM sees their type, size and a short preview, and
@@ -66,6 +66,7 @@ class RLM(PicklableSignature):
         >>> pred.answer, pred.outcome, pred.trajectory, pred.usage  # doctest: +SKIP
     """
 
+    from_preset = classmethod(_from_preset)
     direct: Any
     notes: tuple[str, ...] = ()
 
@@ -188,13 +189,14 @@ class RLM(PicklableSignature):
         self._factory = _factory(interpreter, interpreter_factory)
         self._tools = _tools(tools)
         self._sub_tools = None if sub_tools is None else _tools(sub_tools)
-        self.act = RolePredict(Act, role="act")
+        outputs = self.signature.output_fields
+        self.act = RolePredict(Act, role="act", answers=outputs)
         self.sub_calls: dict[str, dspy.Module] = {
             n: some if isinstance(some, dspy.Module) else RolePredict(read_signature(some, f"sub_calls[{n!r}]"), role=n)
             for n, some in _named(sub_calls)
         }
         self.sub = RolePredict(read_signature(sub_signature or Sub, "sub_signature"), role="sub")
-        self.extract = RolePredict(extract_signature(self.signature), role="extract")
+        self.extract = RolePredict(extract_signature(self.signature), role="extract", answers=outputs)
         self.compact = RolePredict(Compact, role="compact")
         if child is not None and max_depth < 2:
             raise ConfigurationError("a child never runs with max_depth=1: give max_depth=2 or more with child=")
@@ -317,32 +319,6 @@ class RLM(PicklableSignature):
         view.callbacks, view.history = self.callbacks, self.history
         return view
 
-    def as_lm(
-        self,
-        lm: dspy.BaseLM | None = None,
-        sub_lm: dspy.BaseLM | None = None,
-        *,
-        direct_below: int | Literal["program"] | None = "program",
-        **options: Any,
-    ) -> RecursiveLM:
-        """A ``dspy.LM`` whose replies to long requests this RLM writes; see `rlm_dspy.as_lm.as_lm`.
-
-        Args:
-            lm: The LM behind it, which plays the root and answers short requests. None for that of ``act``, else
-                ``dspy.settings.lm`` as it is now.
-            sub_lm: The LM of sub-calls; None for the program's own, else ``lm``.
-            direct_below: Tokens; shorter requests go to ``lm`` as they are. ``"program"`` for what the program says,
-                else a default that fits the window of ``lm``; None for none.
-            **options: As for `with_options`, such as ``max_cost``.
-
-        Example:
-            >>> dspy.configure(lm=rlm.as_lm(lm=dspy.LM("openai/gpt-5.4-mini")))  # doctest: +SKIP
-            >>> dspy.ChainOfThought("book, question -> answer")(book=ten_megabytes, question="…")  # doctest: +SKIP
-        """
-        from rlm_dspy.as_lm import as_lm
-
-        return as_lm(self, lm, sub_lm, direct_below=direct_below, **options)
-
     def __call__(self, *args: Any, **kwargs: Any) -> dspy.Prediction:
         """Answer one task; inputs go by keyword. See `forward`."""
         self._refuse_positional(args)
@@ -352,13 +328,6 @@ class RLM(PicklableSignature):
         """`__call__`, without ever blocking the event loop."""
         self._refuse_positional(args)
         return await super().acall(**kwargs)
-
-    def stream(self, *args: Any, **inputs: Any) -> RunStream:
-        """A call whose events come as they happen, the prediction last: see `rlm_dspy.stream.RunStream`."""
-        from rlm_dspy.stream import RunStream
-
-        self._refuse_positional(args)
-        return RunStream(self, inputs)
 
     def _refuse_positional(self, args: tuple[Any, ...]) -> None:
         if args:

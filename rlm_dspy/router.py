@@ -87,9 +87,11 @@ async def direct(run: Run) -> dict[str, Any] | None:
     # A call of a session has more to answer from than its inputs.
     if run.tools or run.within is not None or tokens >= program.direct_below or PREDICT_NAMES & run.inputs.keys():
         return None
-    adapter, chars = _single(dspy.settings.adapter), int(tokens * BYTES_A_TOKEN)
+    demos, demo_tokens = _demos(program.direct, program.direct_below)
+    adapter, chars = _single(dspy.settings.adapter), int((tokens + demo_tokens) * BYTES_A_TOKEN)
+    inputs = {**run.inputs, "demos": demos} if demos is not None else run.inputs
     try:
-        work = spend(run, "direct", program.direct, adapter, run.root_lm, chars=chars, counted=True, inputs=run.inputs)
+        work = spend(run, "direct", program.direct, adapter, run.root_lm, chars=chars, counted=True, inputs=inputs)
         prediction = await run.bounded(work)
         return {name: prediction[name] for name in run.signature.output_fields}
     except Stopped as stopped:
@@ -105,6 +107,23 @@ async def direct(run: Run) -> dict[str, Any] | None:
         why = error_text(error)
     run.events.emit(ev.Note(message=f"no direct answer, the turns begin: {why}"))
     return None
+
+
+def _demos(predictor: Any, most: int) -> tuple[list[dict[str, Any]] | None, float]:
+    """The demonstrations of a direct call that together stay below ``most`` tokens, and how many tokens they are.
+
+    Raw examples among them may hold inputs of any size. None where the module takes none.
+    """
+    if not isinstance(predictor, RolePredict):
+        return None, 0.0
+    kept, total = [], 0.0
+    for demo in predictor.fitting_demos():
+        total += (tokens := size(demo, most))
+        if total >= most:
+            total -= tokens
+            continue
+        kept.append(demo)
+    return kept, total
 
 
 def _single(adapter: dspy.Adapter | None) -> dspy.Adapter:

@@ -20,7 +20,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from rlm_dspy import adhoc
 from rlm_dspy._aio import gathered
-from rlm_dspy.calls import spend, varied
+from rlm_dspy.calls import rollout_of, spend, varied
 from rlm_dspy.environments.base import HostFunction
 from rlm_dspy.environments.codec import FailedCall
 from rlm_dspy.errors import CallFailed
@@ -32,7 +32,7 @@ from rlm_dspy.signatures import PlainTextAdapter
 from rlm_dspy.signatures.contract import FunctionInfo
 from rlm_dspy.signatures.predictor import RolePredict
 from rlm_dspy.signatures.typed import TypedAdapter, reason, repairing
-from rlm_dspy.window import overflowed
+from rlm_dspy.window import overflowed, root_lm
 
 if TYPE_CHECKING:
     from rlm_dspy.functions import Recorder
@@ -298,9 +298,14 @@ class SubCalls:
     def _config(self, module: Any, lm: Any, fresh: bool) -> dict[str, Any]:
         most = self._run.limits.sub_max_tokens
         config: dict[str, Any] = {} if most is None else {"max_tokens": most}
+        chosen = lm or getattr(module, "lm", None) or dspy.settings.lm
+        # An optimiser sets another rollout on the root's LM alone, to see an example run in another way.
+        rollout = None if rollout_of(chosen) is not None else rollout_of(root_lm(self._run))
         if fresh:
-            chosen = lm or getattr(module, "lm", None) or dspy.settings.lm
-            config |= varied(chosen, module, next(self._run.tree.rollouts))
+            config |= varied(chosen, module, next(self._run.tree.rollouts), rollout)
+        elif rollout is not None and isinstance(chosen, dspy.LM) and type(module).forward is dspy.Predict.forward:
+            # A custom LM may take no such setting, and a forward of a user's own no configuration.
+            config |= {} if "rollout_id" in module.config else varied(chosen, module, rollout)
         return config
 
     def _lm(self, module: dspy.Module) -> Any:

@@ -8,11 +8,13 @@
     demonstration.py the built-in worked example, as turns
     examples.py      the examples that it is picked from
     conversation.py  the turns of one run and how they become messages
+    answered.py      what raw training examples tell a role: the form of answers
     predictor.py     `RolePredict`, whose saved state holds demonstrations of its own role only
     answers.py       taking the last answer out of a reply that does not keep to the form
     compact.py       `Compact`, the summary of a conversation that becomes too long, and its adapter
     adapter.py       `ConversationAdapter` and `PlainTextAdapter`, on DSPy's public adapter surface
     typed.py         `TypedAdapter` for typed sub-calls: the user's adapter, read leniently, with one repair
+    jobs/            ready signatures for common jobs, with those of their sub-calls, a scorer and an example
     readings.py      typed outputs out of a reply of whatever form, and what is wrong with it
 
 Strategy and contract are kept apart. The *strategy* is ``signature.instructions``: optimisers rewrite it, it is saved.

@@ -16,6 +16,7 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
+from rlm_dspy.signatures import answered
 from rlm_dspy.signatures.answers import salvage
 from rlm_dspy.signatures.conversation import Conversation, Message, assistant, current, user
 from rlm_dspy.signatures.demonstration import reply
@@ -53,7 +54,8 @@ class ConversationAdapter(dspy.Adapter):
         conversation = current()
         if _acts(signature, conversation):
             guidance = conversation.guidance if conversation else Guidance()
-            messages = [_system(signature, guidance)]
+            told = answered.shown(demos, conversation.answers) if conversation else ""
+            messages = [_system(signature, guidance, told)]
             messages += _demos(demos, guidance) or (conversation.demonstration if conversation else [])
             if conversation is None:
                 return messages + _from_inputs(inputs)
@@ -97,8 +99,9 @@ class ConversationAdapter(dspy.Adapter):
     def _question(self, signature: Signature, demos: list[dict[str, Any]], short: bool) -> str:
         outputs = _outputs_only(signature)
         parts = [signature.instructions.strip()]
-        for demo in demos:
-            if all(demo.get(name) is not None for name in outputs.output_fields):
+        for given in demos:
+            demo = answered.last_words(given, outputs.output_fields) or given
+            if all(demo.get(name) is not None for name in outputs.output_fields) and answered.small(dict(demo)):
                 answer = self.inner.format_assistant_message_content(outputs, demo)
                 parts.append(f"For example, for the task\n{demo.get('task', '')}\nthe answer was:\n{answer}")
         names = list(outputs.output_fields)
@@ -150,7 +153,7 @@ class PlainTextAdapter(dspy.Adapter):
         if signature.instructions.strip():
             messages.append({"role": "system", "content": signature.instructions.strip()})
         for demo in demos:
-            if demo.get(given) and demo.get(wanted):
+            if demo.get(given) and demo.get(wanted) and answered.small(dict(demo)):
                 messages += [user(str(demo[given])), assistant(str(demo[wanted]))]
         messages.append(user(str(inputs.get(given, ""))))
         return messages
@@ -166,10 +169,10 @@ def _acts(signature: Signature, conversation: Conversation | None) -> bool:
     return "code" in signature.output_fields and not (conversation is not None and conversation.extracting)
 
 
-def _system(signature: Signature, guidance: Guidance) -> Message:
-    strategy = signature.instructions.strip()
+def _system(signature: Signature, guidance: Guidance, told: str) -> Message:
     dialect = DIALECT if guidance.plain_dialect else MARKED_DIALECT
-    return {"role": "system", "content": f"{dialect}\n\n{strategy}" if strategy else dialect}
+    parts = (dialect, signature.instructions.strip(), told)
+    return {"role": "system", "content": "\n\n".join(part for part in parts if part)}
 
 
 def _demos(demos: list[dict[str, Any]], guidance: Guidance) -> list[Message]:

@@ -100,6 +100,7 @@ class Conversation:
         extracting: The turns are over and the next request is ``extract``'s.
         demonstration: The messages of the built-in demonstration, empty if there is to be none.
         guidance: The aids that the root is given.
+        answers: Names of the run's outputs, by which answered tasks of the same kind are known.
     """
 
     contract: str
@@ -115,6 +116,7 @@ class Conversation:
     extracting: bool = False
     demonstration: list[Message] = field(default_factory=list)
     guidance: Guidance = field(default_factory=Guidance)
+    answers: tuple[str, ...] = ()
 
     def messages(self) -> list[Message]:
         """The contract and every turn of the branch, without system message and demonstrations."""

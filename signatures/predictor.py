@@ -1,16 +1,20 @@
 """`RolePredict`: a ``dspy.Predict`` whose saved state holds only demonstrations of its own role.
 
 Stock optimisers also hand predictors raw training examples as demonstrations (``LabeledFewShot``, and the filling-up of
-``BootstrapFewShot``). For a role of an RLM those fit no field: they would only carry whole inputs into saved state.
+``BootstrapFewShot``). What of them a role can use is in `rlm_dspy.signatures.answered`; the rest would only carry whole
+inputs into saved state.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import cloudpickle
 import dspy
+
+from rlm_dspy.signatures import answered
 
 # Settings of an LM that may hold a key. DSPy's LMs leave out ``api_key`` alone; gateways take theirs in a header, and
 # clouds have settings such as ``aws_secret_access_key``.
@@ -68,29 +72,39 @@ class RolePredict(PicklableSignature, dspy.Predict):
     of a process share would change every one of them, and on a copy the original.
 
     Attributes:
+        answers: Names of the task's outputs, for the two roles that raw examples tell something: ``act``, ``extract``.
         role: What it is in an RLM: ``"act"``, ``"sub"``, ``"extract"``, ``"compact"``, ``"direct"``, ``"predict"`` for
             what code made up, or the name of a typed sub-call. For callbacks and status messages, which are given the
             module that is called.
     """
 
     role: str = ""
+    answers: tuple[str, ...] = ()
 
-    def __init__(self, signature: type[dspy.Signature], *, role: str = "", **config: Any) -> None:
+    def __init__(
+        self, signature: type[dspy.Signature], *, role: str = "", answers: Iterable[str] = (), **config: Any
+    ) -> None:
         super().__init__(_own(signature), **config)
         self.role = role
+        self.answers = tuple(answers)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "signature": _OwnSignature(self.signature)}
 
     def fitting_demos(self) -> list[dict[str, Any]]:
-        """The demonstrations that have every output and at least one input of this role, less foreign keys."""
-        inputs, outputs = self.signature.input_fields, self.signature.output_fields
-        kept = {*inputs, *outputs, "augmented"}
-        return [
-            {key: value for key, value in dict(demo).items() if key in kept}
-            for demo in self.demos
-            if all(demo.get(name) is not None for name in outputs) and any(demo.get(name) for name in inputs)
-        ]
+        """The demonstrations that have every output and at least one input of this role, less foreign keys.
+
+        Raw examples are among those of ``act`` and ``extract`` as answered tasks.
+        """
+        fitting = []
+        for demo in self.demos:
+            fits = answered.own(demo, self.signature)
+            if fits is None and self.answers:
+                as_task = answered.answered if self.role == "act" else answered.last_words
+                fits = as_task(demo, self.answers)
+            if fits is not None:
+                fitting.append(fits)
+        return fitting
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
         """As ``dspy.Predict.dump_state``, with `fitting_demos` in place of all demonstrations.

@@ -24,6 +24,7 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
+from rlm_dspy.signatures import answered
 from rlm_dspy.signatures.adapter import PlainTextAdapter
 from rlm_dspy.signatures.conversation import EMPTY_REPLY, Message, assistant, cut, user
 from rlm_dspy.signatures.readings import Output, kind_of, outputs_of, read, too_deep
@@ -148,7 +149,9 @@ class TypedAdapter(dspy.Adapter):
         """The messages of the request; inside `repairing` with the bad reply and the correction behind them."""
         plain = PlainTextAdapter.fits(signature)
         form = self._plain if plain else self.inner
-        messages: list[Message] = form.format(signature, demos, inputs)
+        # Raw examples of the whole task would put large inputs of the same name before every small request.
+        fitting = [fits for demo in demos if (fits := answered.own(demo, signature)) is not None]
+        messages: list[Message] = form.format(signature, fitting, inputs)
         repair = _repair.get()
         if repair is not None and _same_outputs(signature, repair.signature):
             said = cut(repair.reply, REPLY_CHARS) if repair.reply.strip() else EMPTY_REPLY

@@ -262,6 +262,7 @@ class TestGuard:
         assert "ours not measured" in out and len(out.splitlines()) == 1
 
     @pytest.mark.heavy
+    @pytest.mark.alone
     def test_ours_is_not_far_above_its_bars(self) -> None:
         command = [sys.executable, "-m", "benchmarks.guard"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
@@ -282,9 +283,7 @@ class TestProcesses:
     """Engines that fail, hang or die."""
 
     def test_an_engine_that_cannot_start_says_why(self) -> None:
-        out = python(
-            PLAY + "    with process(Work('', ''), 'nothing') as player: print(player.ready(), player.reason)"
-        )
+        out = python(PLAY + "    with process(Work('', ''), 'nothing') as player: print(player.ready(), player.reason)")
         assert "None failed: ModuleNotFoundError: No module named 'benchmarks.engines.nothing'" in out
 
     def test_what_takes_too_long_is_stopped_with_all_that_it_started(self) -> None:
@@ -361,6 +360,7 @@ def test_a_small_tree_is_measured_and_shown_with_its_bounds() -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.alone
 def test_every_engine_of_this_environment_does_small_works() -> None:
     done = bench("--engines", "bare,ours", "--repeats", "1", "--only", "start,prefix,help")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -372,6 +372,7 @@ def test_every_engine_of_this_environment_does_small_works() -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.alone
 def test_curves_are_measured_point_by_point_and_kept(tmp_path: Path) -> None:
     options = ["--curves", "--engines", "bare,ours", "--repeats", "1", "--only", "context", "--largest", "1000"]
     done = bench(*options, "--write", "--folder", str(tmp_path))
@@ -384,6 +385,7 @@ def test_curves_are_measured_point_by_point_and_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.alone
 def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.engine", "--engines", "bare", "--write", "--folder", str(tmp_path)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -399,3 +401,19 @@ def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path) -> Non
     assert process.returncode == 130 and "what was measured is kept" in said
     assert json.loads((tmp_path / "results.json").read_text())["results"]["bare/start"]["seconds"]
     assert "start + submit" in (tmp_path / "RESULTS.md").read_text()
+
+
+def test_what_tracking_costs_has_rows_of_its_own() -> None:
+    out = python(
+        "from benchmarks import table\n"
+        "found = {'ratios': {'batch': 1.1, 'serial': 1.3}, 'stored': -4_096, 'memory': 20_000_000}\n"
+        "for row in table.rows({('ours', table.TRACKING): found}): print('|', ' | '.join(row), '|')\n"
+        "assert table.rows({('ours', table.TRACKING): {'reason': 'mlflow is not installed'}}) == []\n"
+    )
+    rows = [row[3:] for row in cells(out).values()]
+    assert rows == [
+        ["1.10 × off", "≤ 1.25 ×", "yes (0.88 ×)"],
+        ["1.30 × off", "≤ 1.25 ×", "NO (1.04 ×)"],
+        ["0.0 KB", "< 100 KB", "yes (0.00 ×)"],
+        ["20.0 MB", "≤ 10 MB", "NO (2.00 ×)"],
+    ]

@@ -19,11 +19,13 @@ import rlm_dspy
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("signatures", "environments", "optimizers", "training")
 FOLDERS = {"rlm_dspy": "rlm_dspy", **{f"rlm_dspy.{room}": room for room in ROOMS}}
+# What lies here is imported under its own name, because verifiers finds it by that.
+BY_NAME = ROOT / "training" / "tasksets"
 
 # A layer may import itself and what stands above it. Whatever is not named is the core.
 LAYERS = ("leaf", "signatures", "environments", "core", "upper", "front")
 LEAVES = {"rlm_dspy", "rlm_dspy.errors", "rlm_dspy._aio", "rlm_dspy.redact"}
-UPPER = ("rlm_dspy.optimizers", "rlm_dspy.training")
+UPPER = ("rlm_dspy.optimizers", "rlm_dspy.training", "rlm_dspy_")
 FRONT = ("rlm_dspy.cli", "rlm_dspy.doctor", "rlm_dspy.quickstart")
 
 # Heavy or optional: nothing of ours may load one before it is asked for.
@@ -39,8 +41,9 @@ def modules() -> list[tuple[str, Path]]:
     found = []
     for package, folder in FOLDERS.items():
         for path in sorted((ROOT / folder).rglob("*.py")):
-            parts = path.relative_to(ROOT / folder).with_suffix("").parts
-            name = ".".join((package, *(p for p in parts if p != "__init__")))
+            own = path.is_relative_to(BY_NAME)
+            parts = path.relative_to(BY_NAME if own else ROOT / folder).with_suffix("").parts
+            name = ".".join((*([] if own else [package]), *(p for p in parts if p != "__init__")))
             found.append((name, path))
     return found
 

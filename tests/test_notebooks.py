@@ -53,6 +53,7 @@ def test_committed_with_outputs(path: Path) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.alone
 @pytest.mark.parametrize("path", EVERY, ids=[path.name for path in EVERY])
 def test_runs_and_gives_what_is_committed(
     path: Path, tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

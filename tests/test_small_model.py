@@ -73,6 +73,7 @@ def test_an_aid_that_did_nothing_in_a_question_is_not_run_without(tmp_path: Path
 
 
 @pytest.mark.heavy
+@pytest.mark.alone
 @pytest.mark.parametrize("engine", ["ours", "dspy.RLM"])
 def test_a_question_is_run_for_real_and_its_transcript_kept(
     engine: str,

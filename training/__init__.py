@@ -1,13 +1,91 @@
-"""Improving an RLM by its weights.
+"""Improving an RLM by its weights: the same program as a verifiers environment, for `prime-rl` and `vf-eval`.
 
-Empty in this version. Part 4 of the project fills this room: the verifiers harness with two seats (the root and its
-sub-calls), task sets, append-only conversations as training samples, and recipes for prime-rl and TRL.
+    endpoint.py        the LM of a seat: requests go to the rollout's endpoint, which records them
+    programs.py        the program that is trained, and putting it on the seats of a rollout
+    outcomes.py        one call of it: what came of it, and whose fault it was where nothing did
+    harness.py         the harness of verifiers: a rollout is one call of the program
+    seats.py           how seats lend their endpoints to the program
+    env.py             the environment of verifiers, with the seats of root, sub-calls and children
+    cases.py           what a task gives the program, made again from a few numbers wherever it is needed
+    factory.py         families of tasks as task sets, all from one factory: rewards, metrics
+    samples.py         good rollouts as rows to fine-tune on
+    oolong.py          the published OOLONG data as a task set
+    oolong_scores.py   its official scores, and strict ones
+    tasksets/          the modules that verifiers finds by their names
+    configs/           files for prime-rl and vf-eval; README.md says how to start them
+
+A rollout has seats, each with a model, sampling, limits, a weight and a switch of its own: ``agent`` is the root,
+``sub`` answers the sub-calls, ``child`` plays the roots of children where that is asked for. What is trained is what
+runs: the messages that the endpoint sees are those of an ordinary call, byte for byte, and a root's turns are one
+growing conversation, so that they are one training sample.
+
+This needs ``pip install 'rlm-dspy[train]'``, for which nothing is imported before one of the names is used.
 """
 
 from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
 
 if __name__ != "rlm_dspy.training":
     raise ImportError(
         "this folder is the package rlm_dspy.training and cannot be imported as "
         f"{__name__!r}: install the project first (pip install -e .) and import rlm_dspy.training"
     )
+
+if TYPE_CHECKING:
+    from rlm_dspy.training.cases import CaseData
+    from rlm_dspy.training.env import RLMEnv, RLMEnvConfig
+    from rlm_dspy.training.factory import CaseTask, taskset
+    from rlm_dspy.training.harness import RLMHarness, RLMHarnessConfig
+
+__all__ = [
+    "CaseData",
+    "CaseTask",
+    "RLMEnv",
+    "RLMEnvConfig",
+    "RLMHarness",
+    "RLMHarnessConfig",
+    "taskset",
+]
+
+_HOMES = {
+    "CaseData": "cases",
+    "CaseTask": "factory",
+    "RLMEnv": "env",
+    "RLMEnvConfig": "env",
+    "RLMHarness": "harness",
+    "RLMHarnessConfig": "harness",
+    "taskset": "factory",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names of this room, each imported when it is first used.
+
+    Raises:
+        MissingExtraError: verifiers is not installed.
+    """
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    need()
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def need() -> None:
+    """Say what to install where verifiers, or what comes with it, is missing.
+
+    Raises:
+        MissingExtraError: It is.
+    """
+    for module in ("verifiers", "aiohttp"):
+        if importlib.util.find_spec(module) is None:
+            from rlm_dspy.errors import MissingExtraError
+
+            raise MissingExtraError("training", "train")

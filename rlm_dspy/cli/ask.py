@@ -112,7 +112,10 @@ def _program(options: argparse.Namespace) -> RLM:
         # One thing less for a small model to go wrong with.
         limits["adhoc"] = options.model != "local"
         limits["prices"] = prices(options.price or "")
-        program = RLM(options.signature, interpreter=environment, **limits)
+        if options.load is not None:
+            program = RLM.from_preset(options.load, options.signature, interpreter=environment, **limits)
+        else:
+            program = RLM(options.signature, interpreter=environment, **limits)
     except ConfigurationError:
         raise
     except Exception as error:

@@ -100,6 +100,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="typed outputs for the inputs context and query, such as "
         f"'context, query -> names: list[str], count: int' (default: '{DEFAULT_SIGNATURE}')",
     )
+    group.add_argument(
+        "--load", metavar="NAME|FILE", help="begin with a preset, or with what rlm-dspy compile has written"
+    )
     group.add_argument("--config", metavar="FILE", help="options from a TOML file")
 
     group = parser.add_argument_group("sandbox")

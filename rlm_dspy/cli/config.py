@@ -142,7 +142,7 @@ def _value(path: str, home: Path, key: str, value: Any, action: argparse.Action)
             raise ConfigError(f"{path}: {key}: {error}") from None
     if not isinstance(value, str):
         raise ConfigError(f"{path}: {key} takes text, not {value!r}")
-    if action.dest in _PATHS:
+    if action.dest in _PATHS or (action.dest == "load" and text.endswith(".json")):
         return _path(home, text)
     if text.startswith(_SCRIPTED):
         return _SCRIPTED + _path(home, text.removeprefix(_SCRIPTED))

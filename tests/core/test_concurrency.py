@@ -290,6 +290,7 @@ def test_concurrent_runs_do_not_see_each_others_context(sandbox: Environment) ->
 
 
 @pytest.mark.heavy
+@pytest.mark.alone
 def test_256_runs_at_once(sandbox: Environment, children: Callable[..., set[int]]) -> None:
     """In one process: all finish, with a bounded number of processes and little memory a run."""
     rlm = RLM("text -> answer", interpreter_factory=sandbox)

@@ -37,7 +37,7 @@ def no_engine() -> str | None:
         client = docker.from_env(timeout=20)
         client.close()
     except Exception as error:
-        return f"no Docker engine (`.ci/docker-engine make test` starts one): {error}"
+        return f"no Docker engine (`.ci/docker-engine make test-heavy` starts one): {error}"
     return None
 
 

@@ -30,7 +30,7 @@ from rlm_dspy.testing import ScriptedLM, code
 from tests.environments.clouds import Provider, lead, params
 from tests.environments.fakes.distance import Distance
 
-pytestmark = pytest.mark.parametrize("provider", params())
+pytestmark = [pytest.mark.heavy, pytest.mark.parametrize("provider", params())]
 
 # Loopback clouds confine nothing; at a real provider these are checked as well (`test_the_real_provider`).
 CONFINED = (
@@ -59,7 +59,6 @@ def test_conformance_in_short(cloud: Any, provider: Provider, check: Any) -> Non
     check(provider.environment())
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("check", conformance.checks(skip=CONFINED), ids=lambda check: check.__name__)
 def test_conformance(cloud: Any, provider: Provider, check: Any) -> None:
     check(provider.environment())
@@ -162,7 +161,6 @@ def test_a_passing_failure_to_make_a_sandbox_passes(cloud: Any, provider: Provid
         assert len(cloud.alive) == 1
 
 
-@pytest.mark.heavy
 def test_too_many_requests_pass(cloud: Any, provider: Provider) -> None:
     cloud.fail("create", 429)
     with provider.environment()() as session:
@@ -427,7 +425,6 @@ def test_nothing_is_loaded_or_asked_before_it_is_needed(cloud: Any, provider: Pr
 # ---------------------------------------------------------------------------------------------------------- for real
 
 
-@pytest.mark.heavy
 def test_the_real_provider(provider: Provider, no_leaks: None) -> None:
     if not os.environ.get(provider.key):
         pytest.skip(f"{provider.key} is not set: with it this test runs at the provider, for some cents")

@@ -273,7 +273,13 @@ def _run(name: str, stash: Path) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module", params=SCENARIOS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.heavy] if who in ("docker", "engine") else [])
+        for name, (who, _, _) in SCENARIOS.items()
+    ],
+)
 def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a whole scenario found; run once, also where several workers of pytest-xdist share the tests out."""
     name, stash = request.param, tmp_path_factory.mktemp("stash")

@@ -16,7 +16,10 @@ from rlm_dspy.environments import loops
 from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
 from tests.environments import clouds
 
-pytestmark = pytest.mark.skipif(clouds.DAYTONA.missing is not None, reason=str(clouds.DAYTONA.missing))
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(clouds.DAYTONA.missing is not None, reason=str(clouds.DAYTONA.missing)),
+]
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from tests.environments.docker_host import client, docker_image, mine, needs_eng
 
 __all__ = ["docker_image"]
 
-pytestmark = needs_engine
+pytestmark = [pytest.mark.heavy, needs_engine]
 LIMIT = 60.0
 Place = Callable[..., environments.Docker]
 

@@ -19,7 +19,10 @@ from rlm_dspy.environments.channel import Channel
 from rlm_dspy.errors import ConfigurationError
 from tests.environments import clouds
 
-pytestmark = pytest.mark.skipif(clouds.E2B.missing is not None, reason=str(clouds.E2B.missing))
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(clouds.E2B.missing is not None, reason=str(clouds.E2B.missing)),
+]
 ROOT = Path(__file__).parents[2]
 
 
@@ -139,7 +142,7 @@ def test_output_is_not_kept_by_the_sdk(cloud: Any) -> None:
         transport.close()
 
 
-@pytest.mark.heavy
+@pytest.mark.alone
 @pytest.mark.parametrize("version", ["e2b>=2.63"])
 def test_the_newest_sdk(version: str, tmp_path: Path) -> None:
     """It does not go together with prime-sandboxes, so it is tested in a virtual environment of its own."""
@@ -161,7 +164,7 @@ def test_the_newest_sdk(version: str, tmp_path: Path) -> None:
     tests = ["tests/environments/test_e2b.py", "tests/environments/test_clouds.py"]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("E2B_", "PYTEST_"))}
     done = subprocess.run(
-        [python, "-m", "pytest", "-q", "-m", "not heavy", "-k", "not prime", "-p", "no:cacheprovider", *tests],
+        [python, "-m", "pytest", "-q", "-m", "not alone", "-k", "not prime", "-p", "no:cacheprovider", *tests],
         cwd=copy, env=env, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-8000:]

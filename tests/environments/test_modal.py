@@ -14,7 +14,10 @@ from rlm_dspy.environments import remote
 from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
 from tests.environments import clouds
 
-pytestmark = pytest.mark.skipif(clouds.MODAL.missing is not None, reason=str(clouds.MODAL.missing))
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(clouds.MODAL.missing is not None, reason=str(clouds.MODAL.missing)),
+]
 
 
 @pytest.fixture

@@ -14,7 +14,10 @@ from rlm_dspy.environments.prime import Prime
 from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
 from tests.environments.clouds import PRIME, lead
 
-pytestmark = pytest.mark.skipif(PRIME.missing is not None, reason=str(PRIME.missing))
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(PRIME.missing is not None, reason=str(PRIME.missing)),
+]
 
 
 @pytest.fixture

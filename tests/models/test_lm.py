@@ -177,6 +177,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.alone
 def test_the_real_model_answers(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """The default one, if it is in the cache folder of whoever runs the tests."""
     monkeypatch.undo()

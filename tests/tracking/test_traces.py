@@ -16,6 +16,7 @@ import pytest
 from rlm_dspy import RLM, ConfigurationError, RecordingError, Trajectory, traces
 from rlm_dspy.cli import exits, main
 from rlm_dspy.environments.base import Environment
+from rlm_dspy.rows import formed
 from rlm_dspy.testing import Call, ScriptedLM, code
 
 mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
@@ -163,8 +164,17 @@ def test_a_conversation_is_what_the_model_was_sent(sandbox: Environment, uri: st
     lm, _ = run(sandbox)
     (row,) = traces.sft_from_traces(flush=False)
     sent = [call for call in lm.calls if "count it" not in call.own[0]["content"]][-1]
-    assert row["messages"] == [*sent.messages, {"role": "assistant", "content": root(sent)}]
-    assert row["turns"] == sum(1 for m in sent.messages if m["role"] == "assistant") + 1
+    told = [{name: m[name] for name in ("role", "content")} for m in row["messages"]]
+    assert told == [*sent.messages, {"role": "assistant", "content": root(sent)}]
+    # What stood in the prompt before the run began, the demonstration, is not trained on, and no turn that failed.
+    weights = [m["weight"] for m in row["messages"] if m["role"] == "assistant"]
+    assert row["turns"] == sum(weights) == 3 and not any(weights[:-3]) and sent.turn == 4
+    (line,) = formed(row, "completion")
+    assert [m["role"] for m in line["completion"]].count("assistant") == 3
+    (whole,) = traces.sft_from_traces(flush=False, failed_turns=True)
+    assert whole["turns"] == 5
+    (bare,) = formed(whole, "roles", bare=True)
+    assert [m["role"] for m in bare["messages"]].count("assistant") == 5
     assert row["outcome"] == "submitted" and row["trace_id"] == last()
 
 
@@ -177,7 +187,8 @@ def test_a_long_conversation_is_put_together_of_its_requests(sandbox: Environmen
         RLM("query -> answer", interpreter=sandbox)(query="What?")
     tracking.flush()
     (row,) = traces.sft_from_traces(flush=False, missing="raise")
-    assert row["messages"][:-1] == lm.calls[-1].messages and row["turns"] >= 10
+    assert [{"role": m["role"], "content": m["content"]} for m in row["messages"][:-1]] == lm.calls[-1].messages
+    assert row["turns"] == 10
 
 
 def test_a_conversation_that_the_trace_has_in_part_is_left_out(sandbox: Environment, uri: str) -> None:

@@ -171,7 +171,7 @@ def test_a_trace_and_its_page_are_in_mlflows_user_interface(tracked: Tracked, pa
     assert float(cell.inner_text().strip("$")) == pytest.approx(cost, abs=1e-3)
     assert page.get_by_role("cell").filter(has_text=re.compile(f"^{tokens}$")).count() == 1
 
-    # The tree of the trace, beside the span that is chosen: turns, what failed, the child with its calls, tokens and money of each request.
+    # The tree of the trace, beside the span that is chosen: the child with its calls, tokens and money of each request.
     page.goto(f"/#/experiments/{tracked.experiment}/traces?selectedEvaluationId={tracked.trace}")
     page.get_by_text("turn 3", exact=True).first.wait_for()
     said = page.inner_text("body")

@@ -1,0 +1,87 @@
+"""The environment of verifiers: an episode is one call of the program; root, sub-calls and children have seats."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import verifiers.v1 as vf
+from pydantic import Field, model_validator
+
+from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.training.harness import RLMHarnessConfig
+from rlm_dspy.training.seats import Desk, current_desk
+
+__all__ = ["RLMEnv", "RLMEnvConfig"]
+
+Children = Literal["agent", "sub", "child"]
+
+
+def _seat() -> vf.AgentConfig:
+    """A seat; the program runs in this process, so the runtime of verifiers is a folder and nothing more."""
+    return vf.AgentConfig(runtime=vf.SubprocessConfig(), harness=RLMHarnessConfig())
+
+
+class RLMEnvConfig(vf.EnvConfig):
+    """The seats, and what is trained.
+
+    Attributes:
+        agent: Plays the root; its ``harness`` names the program. ``model``, ``client``, ``sampling``, ``max_turns``,
+            ``max_total_tokens`` and ``timeout`` are the seat's own, here as on the others.
+        sub: Answers sub-calls, at every depth.
+        child: Plays the roots of children, where `children` says so.
+        children: The seat that plays the roots of children.
+        train_agent, train_sub, train_child: Whether what the seat says is trained.
+        sub_reward, child_reward: What of the root's reward these seats get.
+    """
+
+    agent: vf.AgentConfig = _seat()
+    sub: vf.AgentConfig = _seat()
+    child: vf.AgentConfig = _seat()
+    children: Children = "agent"
+    train_agent: bool = True
+    # There are ten to a hundred sub-calls to a root, all with the same advantage.
+    train_sub: bool = False
+    train_child: bool = True
+    sub_reward: float = Field(1.0, allow_inf_nan=False)
+    child_reward: float = Field(1.0, allow_inf_nan=False)
+    max_concurrent_agents: int | None = None
+
+    @model_validator(mode="after")
+    def _seats_play_together(self) -> RLMEnvConfig:
+        if self.max_concurrent_agents is not None and self.max_concurrent_agents < 3:
+            raise ConfigurationError(
+                "the seats of an RLM play at the same time: leave max_concurrent_agents out, or set it to 3 or more"
+            )
+        return self
+
+
+class RLMEnv(vf.Env[RLMEnvConfig]):
+    """Play a task with the program of the root's seat."""
+
+    async def setup(self, agents: Any) -> None:
+        """Say what is trained."""
+        agents.agent.trainable = self.config.train_agent
+        agents.sub.trainable = self.config.train_sub
+        agents.child.trainable = self.config.train_child
+
+    async def run(self, task: vf.Task, agents: Any) -> None:
+        """One call of the program; other seats join when they are first asked."""
+        desk = Desk({"sub": agents.sub.run, "child": agents.child.run}, self.config.children)
+        token = current_desk.set(desk)
+        ended = False
+        try:
+            await agents.agent.run(task)
+            ended = True
+        finally:
+            current_desk.reset(token)
+            await desk.close(cancel=not ended)
+
+    async def finalize(self, task: vf.Task, episode: Any) -> None:
+        """Give the other seats their part of the root's reward."""
+        seats = episode.by_agent
+        roots = seats.get("agent", [])
+        if not roots:
+            return
+        for name, weight in (("sub", self.config.sub_reward), ("child", self.config.child_reward)):
+            for trace in seats.get(name, []):
+                trace.record_reward("root", roots[-1].reward, weight)
