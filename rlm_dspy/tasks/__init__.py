@@ -28,6 +28,8 @@ The answers are not read from the text: the generator decides what is true and w
     pair_plans.py       its conditions
     graph_walk.py       family: paths through a directed graph
     graphs.py           its graphs
+    haystack.py         family: retrieval, tracing and counting in long texts
+    haystack_keys.py, haystack_variables.py, haystack_words.py, haystack_documents.py    its questions
     _draw.py            draws that are the same on every machine
 
 A family has kinds of questions (``KINDS``), and an example says the type of its answer (``signature``). A context has
@@ -54,6 +56,7 @@ FAMILIES = {
     "labelled_records": "rlm_dspy.tasks.labelled_records",
     "pairs": "rlm_dspy.tasks.pairs",
     "graph_walk": "rlm_dspy.tasks.graph_walk",
+    "haystack": "rlm_dspy.tasks.haystack",
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from rlm_dspy.tasks._draw import Draw
+from rlm_dspy.tasks._draw import Draw, Permutation
 
 __all__ = ["FORMATS", "WAYS", "Graph"]
 
@@ -41,7 +41,7 @@ class Graph:
     def __init__(self, draw: Draw, characters: int, ways: bool = False, aim: int | None = None) -> None:
         self._draw, self._ways = draw, ways
         self.form = draw.choice(FORMATS)
-        self._odd, self._shift = 2 * draw.below(2**31) + 1, draw.below(2**32)
+        self._names = Permutation(draw, 2**32)
         node = "x" * 8
         starts, written = array("L", [0]), 0
         while written < characters:
@@ -72,7 +72,7 @@ class Graph:
 
     def name(self, node: int) -> str:
         """How a node is written."""
-        return f"{(node * self._odd + self._shift) % 2**32:08x}"
+        return f"{self._names(node):08x}"
 
     def after(self, node: int) -> Sequence[int]:
         """The nodes that a node has an edge to; in the order of `WAYS`, where it has these."""

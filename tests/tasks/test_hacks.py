@@ -29,7 +29,7 @@ def wrong_items(gold: Any, number: int) -> list[Any]:
 
 @pytest.mark.parametrize(("family", "kind"), CASES)
 def test_what_is_no_answer_is_worth_nothing(family: str, kind: str) -> None:
-    for example in tasks.generate(6, 1000, seed=41, family=family, kinds=[kind]):
+    for example in tasks.generate(3, 1000, seed=41, family=family, kinds=[kind]):
         gold, query = example.answer, example.query
         empty = ["", " ", None, [], (), {}, set(), [[]], [""], "[]", "null", "None", "unknown", b""]
         odd = [float("nan"), float("inf"), True, object, object(), {"answer": gold}, [{}], [[{}]], ValueError("no")]
@@ -95,18 +95,23 @@ def guess(example: dspy.Example) -> Any:
         return options[0]
     if example.family == "graph_walk":
         return 4 if example.kind == "distance" else re.findall(r"[0-9a-f]{8}", example.query)[0]
+    if example.family == "haystack":
+        many = "list" in example.signature
+        one = "Sorrel" if example.kind == "questions" else "bafabu" if example.kind == "words" else 5_000_000
+        return [one] if many else one
     return []
 
 
-#: What the guess is worth on average, at most, as README and docstrings say.
-STATED = {"graph_walk": 0.1, "labelled_records": 0.25, "pairs": 0.0}
+#: What the guess is worth on average, at least and at most; the latter is what README and docstrings say.
+STATED = {"graph_walk": (0.02, 0.1), "haystack": (0.0, 0.05), "labelled_records": (0.1, 0.25), "pairs": (0.0, 0.0)}
 
 
 @pytest.mark.parametrize("family", sorted(STATED))
 def test_a_guess_is_worth_what_is_stated(family: str) -> None:
     batch = tasks.generate(150, 1000, seed=48, family=family)
     scores = [worth(example, guess(example)) for example in batch]
-    assert STATED[family] / 3 <= sum(scores) / len(scores) <= STATED[family]
+    low, high = STATED[family]
+    assert low <= sum(scores) / len(scores) <= high
 
 
 @pytest.mark.parametrize("family", FAMILIES)
