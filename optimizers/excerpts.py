@@ -104,7 +104,7 @@ def _turn(turn: Turn, parts: Parts, each: int) -> list[str]:
         lines += _called(name, made, each)
     for kid in parts.children.get(turn.number, ()):
         asked = f" asked {one_line(kid.parts.question(), 160)!r}"
-        inner = _run(kid.parts, min(each, 250), 2, child=True)
+        inner = _run(kid.parts, min(each, 250), 4, child=True)
         lines.append(f"Child (depth {kid.started.at_depth}){asked}:")
         lines += [f"    {line}" for line in inner.splitlines()]
     for told in parts.compacted.get(turn.number, ()):

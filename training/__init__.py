@@ -8,6 +8,7 @@
     env.py             the environment of verifiers, with the seats of root, sub-calls and children
     cases.py           what a task gives the program, made again from a few numbers wherever it is needed
     factory.py         families of tasks as task sets, all from one factory: rewards, metrics
+    samples.py         good rollouts as rows to fine-tune on
     oolong.py          the published OOLONG data as a task set
     oolong_scores.py   its official scores, and strict ones
     tasksets/          the modules that verifiers finds by their names

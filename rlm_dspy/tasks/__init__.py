@@ -30,6 +30,10 @@ The answers are not read from the text: the generator decides what is true and w
     graphs.py           its graphs
     haystack.py         family: retrieval, tracing and counting in long texts
     haystack_keys.py, haystack_variables.py, haystack_words.py, haystack_documents.py    its questions
+    repository.py       family: a code repository, a dict of path to text
+    repo_calls.py, repo_settings.py    its questions
+    repo_facts.py, repo_names.py       what they plant, and what it is called
+    repo_text.py        its ordinary code
     _draw.py            draws that are the same on every machine
 
 A family has kinds of questions (``KINDS``), and an example says the type of its answer (``signature``). A context has
@@ -57,6 +61,7 @@ FAMILIES = {
     "pairs": "rlm_dspy.tasks.pairs",
     "graph_walk": "rlm_dspy.tasks.graph_walk",
     "haystack": "rlm_dspy.tasks.haystack",
+    "repository": "rlm_dspy.tasks.repository",
 }
 
 

@@ -111,6 +111,14 @@ def test_a_sub_call_that_had_the_answer_before_it_is_told_so(no_leaks: None) -> 
     assert "expected heron, got ok" in judged(gold, prediction, trace, "act", None).feedback
 
 
+def test_what_turned_out_well_is_no_fault(no_leaks: None) -> None:
+    prediction, trace = run(code("SUBMIT(context[17:22])"))
+    gold = dspy.Example(context=TEXT, query="?", answer="heron").with_inputs("context", "query")
+    right, wrong = feedback(lambda gold, pred: 1.0), feedback(lambda gold, pred: 0.5)
+    assert "before any output was seen" not in right(gold, prediction, trace, "act", None).feedback
+    assert "before any output was seen" in wrong(gold, prediction, trace, "act", None).feedback
+
+
 def test_known_answers_of_sub_calls_are_told(no_leaks: None) -> None:
     def sub_gold(gold: Any, role: str, inputs: Any, outputs: Any) -> Any:
         assert role == "classify"

@@ -75,3 +75,10 @@ def traces(episode: Any) -> dict[str, Any]:
     """The trace of each seat of an episode."""
     assert all(len(found) == 1 for found in episode.by_agent.values())
     return {name: found[0] for name, found in episode.by_agent.items()}
+
+
+async def eventually_in_loop(true: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Wait until ``true()``, and let the loop go on meanwhile."""
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.005)

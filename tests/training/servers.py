@@ -28,7 +28,9 @@ class ModelServer:
     Attributes:
         bodies: Requests in order, as they came.
         url: With ``/v1``.
-        failing: Statuses to answer with before anything else, one a request.
+        keys: Their idempotency keys.
+        failing: Statuses to answer with before anything else, one a request; 0 for none, but a lost connection.
+        saying: What a failure says.
         widest: Most requests at once.
     """
 
@@ -36,8 +38,9 @@ class ModelServer:
         self.policy = policy
         self.tokenizer = tokenizer
         self.bodies: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
         self.failing: list[int] = []
-        self.dropping = 0
+        self.saying = "failed on purpose"
         self.widest = self._now = 0
         self._numbers = itertools.count()
         self._loop = asyncio.new_event_loop()
@@ -89,8 +92,13 @@ class ModelServer:
     async def _chat(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read())
         self.bodies.append(body)
+        self.keys.append(request.headers.get("Idempotency-Key"))
         if self.failing:
-            return web.json_response({"error": {"message": "failed on purpose"}}, status=self.failing.pop(0))
+            status = self.failing.pop(0)
+            if status == 0 and request.transport is not None:
+                request.transport.abort()
+                status = 500
+            return web.json_response({"error": {"message": self.saying}}, status=status)
         text = await self._reply(body["messages"])
         used = {"prompt_tokens": sum(len(m.get("content") or "") for m in body["messages"]) // 4}
         used |= {"completion_tokens": len(text) // 4}
