@@ -235,7 +235,7 @@ def _attempt(attempt: Attempt, metric: Metric | None, lm: Any, watchers: list[Wa
 
 
 def slimmed(events: Sequence[ev.Event]) -> tuple[ev.Event, ...]:
-    """``events`` without the values of inputs, outputs and host calls that are larger than `LARGEST`, children's too."""
+    """``events`` without values of inputs, outputs and host calls larger than `LARGEST`, those of children too."""
     found: list[ev.Event] = []
     for event in events:
         match event:

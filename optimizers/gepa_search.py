@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
-from rlm_dspy.errors import ConfigurationError, RLMError
+from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.optimizers import gepa_tracking
 from rlm_dspy.optimizers.compile_folder import Folder
 from rlm_dspy.optimizers.gepa_adapter import Item, Outage, RLMAdapter
@@ -177,7 +177,7 @@ class Compile:
         elif self.reflection.failures >= _FAILURES:
             self.stopped = f"the reflecting model failed {self.reflection.failures} times: {self.reflection.failure}"
             if not self.proposals:
-                raise RLMError(f"{self.stopped}. With a folder, the same call goes on from here")
+                raise Outage(f"{self.stopped}. With a folder, the same call goes on from here")
             logger.warning("%s", self.stopped)
         elif self.idle >= rounds:
             self.stopped = f"{rounds} rounds gave nothing new"
@@ -220,13 +220,11 @@ class Compile:
         )
 
     def _gate(self, best: CandidateResult) -> Promotion:
-        student = self._scores(self.seed_candidate, self.holdout or self.val)
-        held_out = bool(self.holdout)
-        if best.number == 0:
-            mean = sum(student) / len(student)
-            return Promotion(False, "no candidate scored better than the student", mean, mean, held_out=held_out)
-        scores = self._scores(best.instructions, self.holdout or self.val)
-        return decide(student, scores, alpha=self.options.alpha, held_out=held_out, seed=self.options.seed)
+        if best.score <= (student := self.candidates[0]).score:
+            return Promotion(False, "no candidate scored better than the student", student.score, best.score)
+        items, options = self.holdout or self.val, self.options
+        before, after = self._scores(self.seed_candidate, items), self._scores(best.instructions, items)
+        return decide(before, after, alpha=options.alpha, held_out=bool(self.holdout), seed=options.seed)
 
     def _scores(self, candidate: dict[str, str], items: list[Item]) -> list[float]:
         return list(self.adapter.evaluate(items, candidate).scores)
@@ -277,6 +275,12 @@ def items_of(examples: Sequence[Any] | None, name: str) -> list[Item] | None:
     for example in examples:
         if not isinstance(example, dspy.Example):
             raise ConfigurationError(f"{name} must hold dspy.Example objects, not {type(example).__name__}")
+        try:
+            example.inputs()
+        except ValueError:
+            raise ConfigurationError(
+                f"an example of {name} does not say what its inputs are: .with_inputs(...)"
+            ) from None
         digest = example_digest(example)
         seen[digest] += 1
         items.append(Item(example, digest if seen[digest] == 1 else f"{digest}.{seen[digest]}"))

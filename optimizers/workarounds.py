@@ -58,21 +58,22 @@ def mended(optimizer: Optimizer) -> Optimizer:
         optimizer.induce_natural_language_rules = functools.partial(_induced, optimizer)
         optimizer.update_program_instructions = functools.partial(_with_rules, optimizer.update_program_instructions)
     elif isinstance(optimizer, KNNFewShot):
-        optimizer.compile = _around(optimizer.compile, _awaitable)
+        optimizer.compile = _around(optimizer, _awaitable)
     elif isinstance(optimizer, Ensemble):
-        optimizer.compile = _around(optimizer.compile, _savable)
+        optimizer.compile = _around(optimizer, _savable)
     elif isinstance(optimizer, dspy.MIPROv2):
-        optimizer.compile = _around(optimizer.compile, _brief)
+        optimizer.compile = _around(optimizer, _brief)
     optimizer.rlm_dspy_mended = True
     return optimizer
 
 
-def _around(stock: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """``ours(stock, ...)``, which says of its arguments what ``stock`` does: optimisers of optimisers ask."""
+def _around(optimizer: Any, ours: Callable[..., Any]) -> Callable[..., Any]:
+    """A ``compile`` that runs ``ours`` around that of the class, and says of its arguments what that one does."""
 
-    @functools.wraps(stock)
+    @functools.wraps(optimizer.compile)
     def compile(*args: Any, **given: Any) -> Any:
-        return ours(stock, *args, **given)
+        # Looked up now: a tracker may have patched the class meanwhile.
+        return ours(functools.partial(type(optimizer).compile, optimizer), *args, **given)
 
     return compile
 

@@ -198,7 +198,8 @@ def test_a_model_that_does_not_answer_ends_the_compile_at_once(lm: ScriptedLM) -
 def test_a_reflecting_model_that_fails_is_told_and_costs_nothing_that_was_done(lm: ScriptedLM, tmp_path: Path) -> None:
     down = ScriptedLM(lambda call: Reply(error=ValueError("no such model")), model="scripted/reflection")
     with pytest.raises(RLMError, match=r"reflecting model failed \d times: .*no such model"):
-        optimizer(reflection_lm=down, folder=tmp_path).compile(program(), trainset=examples(3))
+        (broken := optimizer(reflection_lm=down, folder=tmp_path)).compile(program(), trainset=examples(3))
+    assert broken.result is not None and len(broken.result.candidates) == 1
     again = optimizer(folder=tmp_path, alpha=None)
     assert "@@" in again.compile(program(), trainset=examples(3)).act.signature.instructions
     assert again.result is not None and again.result.rollouts_run == again.result.metric_calls - 3
@@ -415,6 +416,11 @@ def test_a_folder_of_another_compile_is_refused_and_left_as_it_is(lm: ScriptedLM
     with dspy.context(lm=other), pytest.raises(ConfigurationError, match="models was"):
         optimizer(folder=tmp_path / "one").compile(program(), trainset=examples(3))
     assert (tmp_path / "one" / "rollouts.jsonl").read_bytes() == before
+    # Killed before its first line, a folder is as good as a new one.
+    (tmp_path / "two").mkdir()
+    for name in ("rollouts.jsonl", "proposals.jsonl", ".x.part"):
+        (tmp_path / "two" / name).touch()
+    optimizer(folder=tmp_path / "two", max_metric_calls=1).compile(program(), trainset=examples(3))
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigurationError, match="is a file"):
         optimizer(folder=tmp_path / "file").compile(program(), trainset=examples(3))
@@ -479,8 +485,10 @@ def test_what_proves_no_better_is_not_promoted(lm: ScriptedLM) -> None:
     useless = optimizer(
         reflection_lm=ScriptedLM(lambda call: outputs(new_instruction="Try."), model="scripted/useless")
     )
-    useless.compile(student, trainset=examples(3))
+    useless.compile(student, trainset=examples(3), holdout=examples(3, 6))
+    # Nothing is run on held-out examples for a candidate that there is not.
     assert useless.result is not None and "no candidate scored better" in useless.result.promotion.why
+    assert useless.result.gate_calls == 0
     assert "gave nothing new" in useless.result.stopped
 
 
@@ -570,6 +578,8 @@ def test_options_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch, no_
         optimizer().compile(program(), trainset=[])
     with pytest.raises(ConfigurationError, match=r"dspy\.Example"):
         optimizer().compile(program(), trainset=[{"text": "a"}])
+    with pytest.raises(ConfigurationError, match="with_inputs"):
+        optimizer().compile(program(), trainset=[dspy.Example(text="a", answer="a")])
     with pytest.raises(ConfigurationError, match="teacher"):
         optimizer().compile(program(), trainset=examples(1), teacher=program())  # type: ignore[arg-type]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

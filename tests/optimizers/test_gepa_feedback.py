@@ -217,5 +217,15 @@ def test_secrets_and_large_outputs_are_in_no_excerpt(no_leaks: None) -> None:
         excerpt(Trajectory(), chars=10)
 
 
+def test_of_a_long_run_its_ends_and_its_failures_are_shown(no_leaks: None) -> None:
+    steps = [code(f"print(context[:{400 + n}], {n})", f"step {n}") for n in range(14)]
+    steps[6] = code("context.undefined_zq", "step 6")
+    prediction, _ = run(*steps, DONE)
+    text = excerpt(prediction.trajectory)
+    assert "undefined_zq" in text and "AttributeError" in text
+    assert "--- Turn 1," in text and "--- Turn 15," in text and "Turn 8: step 7" in text
+    assert 3_000 < len(text) <= 6_000
+
+
 def test_the_room_offers_them() -> None:
     assert {"feedback", "diagnose", "excerpt"} <= set(optimizers.__all__)
