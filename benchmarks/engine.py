@@ -1,8 +1,8 @@
 """``make bench``: every engine does every work against one server, and a table says how they compare.
 
-    python -m benchmarks.engine [--only WORK,...] [--engines ENGINE,...] [--repeats N] [--minutes N] [--write]
-    python -m benchmarks.engine --curves [--only CURVE,...] [--largest N] [...]
-    python -m benchmarks.engine --replot
+python -m benchmarks.engine [--only WORK,...] [--engines ENGINE,...] [--repeats N] [--minutes N] [--write]
+python -m benchmarks.engine --curves [--only CURVE,...] [--largest N] [...]
+python -m benchmarks.engine --replot
 """
 
 from __future__ import annotations
@@ -106,6 +106,13 @@ def _measure(options: argparse.Namespace, store: Store, session: str, arguments:
         failed = failed or "reason" in found_tree
         store.put(session, "ours", table.TREE, found_tree)
         say(f"  tree: ours {short(found_tree)}")
+    if not options.curves and "ours" in engines and (not options.only or table.TRACKING in options.only):
+        # The last, because it loads DSPy and MLflow into this process.
+        from benchmarks import tracking
+
+        found_tracking = tracking.measured(options.repeats or 5)
+        store.put(session, "ours", table.TRACKING, found_tracking)
+        say(f"  tracking: {found_tracking}")
     store.sessions[session]["noise"] = _noise(before, machine.noise())
     return 1 if failed else 0
 
@@ -168,7 +175,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     def names(text: str) -> list[str]:
         return [name for name in text.split(",") if name]
 
-    works, curves = [*(work.name for work in WORKS), table.HELP, table.TREE], [curve.name for curve in CURVES]
+    works, curves = (
+        [*(work.name for work in WORKS), table.HELP, table.TREE, table.TRACKING],
+        [curve.name for curve in CURVES],
+    )
     parser = argparse.ArgumentParser(prog="make bench", description="Measure RLMs beside each other.")
     parser.add_argument("--curves", action="store_true", help="how it scales, instead of the table of the bars")
     parser.add_argument(

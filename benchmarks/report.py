@@ -36,7 +36,8 @@ def bars(store: Store) -> str:
     lines = table.rows(store.results)
     if not lines:
         return ""
-    names = {work.name: work.title for work in WORKS} | {table.HELP: "rlm-dspy --help", table.TREE: "tree"}
+    names = {work.name: work.title for work in WORKS}
+    names |= {table.HELP: "rlm-dspy --help", table.TREE: "tree", table.TRACKING: "tracking"}
     parts = [*_sessions(store, names), ""]
     parts += ["Least (median) of the repeats; the engines took turns, each in a process of its own.", ""]
     parts.append(table.markdown(table.HEAD, lines))

@@ -18,6 +18,8 @@ HELP = "help"
 
 TREE = "tree"
 """The row of a tree of runs, which no other engine has; see `benchmarks.tree`."""
+TRACKING = "tracking"
+"""The rows of tracking in MLflow, which no other engine has; see `benchmarks.tracking`."""
 
 
 def best(results: Results, engine: str, work: str) -> float | None:
@@ -47,6 +49,8 @@ def rows(results: Results) -> list[tuple[str, ...]]:
         found.append(("rlm-dspy --help", "", "", "", _time(results["ours", HELP]), "≤ 0.3 s", _met(took, 0.3)))
     if best(results, "ours", TREE) is not None:
         found += _tree(results["ours", TREE])
+    if "ratios" in results.get(("ours", TRACKING), {}):
+        found += _tracking(results["ours", TRACKING])
     return found
 
 
@@ -109,12 +113,31 @@ def _row(work: Work, results: Results) -> tuple[str, ...]:
     return (work.title, *cells, text, "" if most is None else _met(ours, most))
 
 
+def _own(name: str, value: str, bound: str = "", met: str = "") -> tuple[str, ...]:
+    """A row that no other engine has."""
+    return (name, "", "", "", value, bound, met)
+
+
+def _tracking(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The rows of tracking: what it takes of a run, of the store and of memory."""
+    ratios, stored, memory = result["ratios"], max(0, result["stored"]), max(0, result["memory"])
+    return [
+        _own(
+            f"tracking on: 21 turns, 200 sub-calls, {how}",
+            f"{ratios[name]:.2f} × off",
+            "≤ 1.25 ×",
+            _met(ratios[name], 1.25),
+        )
+        for name, how in (("batch", "at once"), ("serial", "one by one"))
+    ] + [
+        _own("- 100 MB of input, in the store", f"{stored / 1e3:.1f} KB", "< 100 KB", _met(stored, 1e5)),
+        _own("- and in memory, over that of 1 MB", f"{memory / 1e6:.1f} MB", "≤ 10 MB", _met(memory, 1e7)),
+    ]
+
+
 def _tree(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The rows of the tree: how long it takes, and that it takes no more of anything than its limits say."""
-
-    def row(name: str, value: str, bound: str = "", met: str = "") -> tuple[str, ...]:
-        return (name, "", "", "", value, bound, met)
-
+    row = _own
     boxes, most = result["sandboxes"], result["most_sandboxes"]
     calls, width = result["in_flight"], result["width"]
     return [

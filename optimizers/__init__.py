@@ -15,10 +15,13 @@ Every optimiser of DSPy compiles an RLM as it stands; here is what they need bes
     gepa_adapter.py      candidates evaluated, and shown to the reflecting model
     gepa_reflection.py   new instructions
     gepa_result.py       what was tried
+    gepa_tracking.py     what a compile says of itself to MLflow
     rollouts.py          one run, as it is kept
     compile_folder.py    all runs and reflections on disk; going on after a crash
     promotion.py         the gate
+    measured.py          what something was worth on a set of examples, and what it took
     front.py             score against cost
+    knobs.py             `search_knobs`: options of an RLM, measured by score and cost
     bootstrap.py         `BootstrapTrajectories`: demonstrations out of whole runs that succeeded
     demos.py             what a run, or a sub-call, is as a demonstration, and which to take
     distill.py           `sft_rows`, `write_rows`: training rows out of what a strong model did right
@@ -45,6 +48,7 @@ from rlm_dspy.optimizers.finetune import TrajectoryFinetune
 from rlm_dspy.optimizers.front import pareto_front
 from rlm_dspy.optimizers.gepa_optimizer import RLMGEPA
 from rlm_dspy.optimizers.gepa_result import CandidateResult, CompileResult, Proposal
+from rlm_dspy.optimizers.knobs import KnobResult, search_knobs
 from rlm_dspy.optimizers.metric_feedback import Feedback, feedback
 from rlm_dspy.optimizers.previews import previewed
 from rlm_dspy.optimizers.promotion import Promotion, paired_p
@@ -58,6 +62,7 @@ __all__ = [
     "CompileResult",
     "Feedback",
     "Finding",
+    "KnobResult",
     "Promotion",
     "Proposal",
     "RLMGEPA",
@@ -73,6 +78,7 @@ __all__ = [
     "paired_p",
     "pareto_front",
     "previewed",
+    "search_knobs",
     "sft_rows",
     "write_rows",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import copy
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,14 +18,19 @@ from typing import Any
 
 import dspy
 
+from rlm_dspy import events as ev
 from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.kept import Kept
 from rlm_dspy.optimizers.watching import Asked, Ran, Watcher, watched
 from rlm_dspy.redact import error_text
 from rlm_dspy.rlm import RLM
+from rlm_dspy.trajectory import Trajectory
 
 logger = logging.getLogger(__name__)
 
 Metric = Callable[..., Any]
+LARGEST = 1 << 16
+"""Bytes of one value of a run, such as an input, that an attempt keeps."""
 _ROOTS = ("", "act", "extract", "compact", "direct")
 """Roles of an RLM's predictors that the root's LM plays; other modules' predictors have none."""
 
@@ -42,7 +48,9 @@ class Attempt:
         seconds: Wall time.
         program: The copy of the program that ran; ``names`` maps its predictors.
         asked: The calls of predictors.
-        ran: The runs of RLMs in it, by id.
+        ran: The runs of RLMs in it, by id. Values larger than `LARGEST` are left out of their events, and of those of
+            ``prediction.trajectory``, so that many attempts over large inputs fit into memory: such runs can be looked
+            at, and not be replayed.
     """
 
     example: dspy.Example
@@ -213,12 +221,42 @@ def _attempt(attempt: Attempt, metric: Metric | None, lm: Any, watchers: list[Wa
     watchers.remove(watcher)
     if attempt.error is not None:
         logger.warning("an attempt raised an error and is scored 0: %s", attempt.error)
-        return
-    try:
-        attempt.score = score_of(attempt, metric)
-    except Exception as error:
-        attempt.error = f"the metric raised {error_text(error)}"
-        logger.warning("%s; the attempt is scored 0", attempt.error)
+    else:
+        try:
+            attempt.score = score_of(attempt, metric)
+        except Exception as error:
+            attempt.error = f"the metric raised {error_text(error)}"
+            logger.warning("%s; the attempt is scored 0", attempt.error)
+    for ran in attempt.ran.values():
+        ran.trajectory.events = slimmed(ran.trajectory.events)
+    trajectory = getattr(attempt.prediction, "trajectory", None)
+    if isinstance(trajectory, Trajectory):
+        trajectory.events = slimmed(trajectory.events)
+
+
+def slimmed(events: Sequence[ev.Event]) -> tuple[ev.Event, ...]:
+    """``events`` without values of inputs, outputs and host calls larger than `LARGEST`, those of children too."""
+    found: list[ev.Event] = []
+    for event in events:
+        match event:
+            case ev.RunStarted():
+                inputs = {name: _without(value) for name, value in event.inputs.items()}
+                found.append(dataclasses.replace(event, inputs=inputs))
+            case ev.Returned() if event.result is not None:
+                found.append(dataclasses.replace(event, result=_without(event.result)))
+            case ev.RunEnded() if event.values is not None:
+                found.append(dataclasses.replace(event, values=_without(event.values)))
+            case ev.ChildEnded():
+                found.append(dataclasses.replace(event, events=slimmed(event.events)))
+            case _:
+                found.append(event)
+    return tuple(found)
+
+
+def _without(value: Kept) -> Kept:
+    if value.why or value.size <= LARGEST:
+        return value
+    return Kept(why=f"an attempt keeps no value of {value.size:,} bytes")
 
 
 def score_of(attempt: Attempt, metric: Metric | None) -> float:

@@ -139,7 +139,9 @@ class BootstrapTrajectories(Teleprompter):
         threads = self.num_threads or dspy.settings.num_threads or 1
         step = len(trainset) if self.max_successes is None else max(1, min(threads, len(trainset)))
         for start in range(0, max(1, len(trainset)), max(1, step)):
-            collect(
+            before = len(self.attempts)
+            # They are added as they end, for where it is interrupted; now in the order of the examples.
+            self.attempts[before:] = collect(
                 runner,
                 trainset[start : start + step],
                 self.metric,

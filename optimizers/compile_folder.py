@@ -84,7 +84,7 @@ class Folder:
         if path.exists() and not path.is_dir():
             raise ConfigurationError(f"{path} is a file; a compile wants a folder")
         head = path / HEAD
-        if path.is_dir() and not head.exists() and any(path.iterdir()):
+        if path.is_dir() and not head.exists() and not all(_begun(one) for one in path.iterdir()):
             raise ConfigurationError(f"{path} holds other things; give a compile a folder of its own")
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
@@ -141,3 +141,9 @@ class Folder:
                 # One write, handed to the system before anything else is done.
                 file.write(redactor()(json.dumps(data)).encode() + b"\n")
                 file.flush()
+
+
+def _begun(path: Path) -> bool:
+    """Whether a file is of a compile that was killed before its first line was written."""
+    ours = path.name in (ROLLOUTS, PROPOSALS) or path.suffix == ".part"
+    return ours and path.is_file() and path.stat().st_size == 0

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlm_dspy.optimizers.attempts import Attempt
 from rlm_dspy.optimizers.watching import Asked, Ran
-from rlm_dspy.signatures.conversation import cut
+from rlm_dspy.signatures.conversation import cut, sendable
 from rlm_dspy.signatures.demonstration import reply
 from rlm_dspy.signatures.guidance import Guidance
 from rlm_dspy.trajectory import Turn
@@ -139,7 +139,17 @@ def _role(one: Asked) -> str:
     return str(getattr(one.predictor, "role", ""))
 
 
+def _sendable(value: Any) -> Any:
+    """A value whose texts can be sent and saved: as a model was sent them."""
+    if isinstance(value, str):
+        return sendable(value)
+    if isinstance(value, dict):
+        return {name: _sendable(item) for name, item in value.items()}
+    return [_sendable(item) for item in value] if isinstance(value, list) else value
+
+
 def _candidate(demo: dict[str, Any], said: Sequence[str]) -> Candidate:
+    demo = _sendable(demo)
     chars = sum(len(text) for text in _texts({n: v for n, v in demo.items() if n != "augmented"}))
     words = frozenset(word.casefold() for word in itertools.chain.from_iterable(_WORD.findall(text) for text in said))
     return Candidate(demo, -(-chars // CHARS_A_TOKEN), words=words)

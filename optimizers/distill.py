@@ -158,7 +158,7 @@ def write_rows(
     Args:
         path: The file.
         rows: Of `sft_rows` or `rlm_dspy.traces.sft_from_traces`.
-        form: ``"weight"``, ``"train"``, ``"completion"`` or ``"roles"``.
+        form: ``"weight"``, ``"train"``, ``"completion"``, ``"turns"`` or ``"roles"``.
         force: Replace a file that is there.
 
     Returns:

@@ -1,8 +1,8 @@
 """A run as a text of bounded length that a language model, or a person, can read: `excerpt`.
 
 Plan, code, shortened outputs, what was asked of sub-LMs and what they said, children, what it cost and how it ended.
-Where there is not enough room, texts are cut in their middle first, then turns in the middle of the run are told in one
-line each. Known secrets are hidden.
+Where there is not enough room, texts are cut in their middle, and turns in the middle of the run are told in one line
+each, those that failed last. Known secrets are hidden.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from rlm_dspy.trajectory import Trajectory, Turn
 CHARS = 6_000
 """Characters of an excerpt unless told otherwise."""
 _CALLS = 4
-_SHARES = (2_000, 1_000, 500, 250, 120)
+_LADDER = (
+    *((2_000, 99), (1_000, 99), (500, 99), (500, 12), (500, 8), (300, 8), (500, 4), (300, 4)),
+    *((200, 4), (120, 4), (120, 2), (120, 0)),
+)
+"""Characters of each text, and how many turns are told whole; the first that fits is taken."""
 
 
 def excerpt(trajectory: Trajectory, *, chars: int = CHARS) -> str:
@@ -42,12 +46,8 @@ def excerpt(trajectory: Trajectory, *, chars: int = CHARS) -> str:
             turn.number = number
     parts = parts_of(trajectory)
     text = ""
-    for each in _SHARES:
-        text = redact(_run(parts, each, len(trajectory)))
-        if len(text) <= chars:
-            return text
-    for whole in (8, 4, 2, 0):
-        text = redact(_run(parts, _SHARES[-1], whole))
+    for each, whole in _LADDER:
+        text = redact(_run(parts, each, whole))
         if len(text) <= chars:
             return text
     return shorten(text, chars - 60)[:chars]
@@ -59,14 +59,16 @@ def _run(parts: Parts, each: int, whole: int, child: bool = False) -> str:
     Args:
         parts: What is known of it.
         each: Characters of each of its texts.
-        whole: How many of its turns are shown whole, half of them at the beginning, half at the end.
+        whole: How many of its turns are told whole: the first and the last, and half as many that failed.
         child: It is told in another run.
     """
     lines = [] if child else _head(parts)
     turns = parts.trajectory
     first, last = -(-whole // 2), len(turns) - whole // 2
+    middle = range(first, last)
+    failed = [position for position in middle if turns[position].error][: whole // 2]
     for position, turn in enumerate(turns):
-        if first <= position < last:
+        if position in middle and position not in failed:
             lines.append(f"Turn {turn.number}: {_brief(turn)}")
         else:
             lines += _turn(turn, parts, each)
@@ -104,7 +106,7 @@ def _turn(turn: Turn, parts: Parts, each: int) -> list[str]:
         lines += _called(name, made, each)
     for kid in parts.children.get(turn.number, ()):
         asked = f" asked {one_line(kid.parts.question(), 160)!r}"
-        inner = _run(kid.parts, min(each, 250), 2, child=True)
+        inner = _run(kid.parts, min(each, 250), 4, child=True)
         lines.append(f"Child (depth {kid.started.at_depth}){asked}:")
         lines += [f"    {line}" for line in inner.splitlines()]
     for told in parts.compacted.get(turn.number, ()):

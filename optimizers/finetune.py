@@ -98,7 +98,8 @@ class TrajectoryFinetune(BootstrapFinetune):
         jobs = self._jobs(student)
         self.attempts = []
         for runner in teacher if isinstance(teacher, list) else [teacher or student]:
-            collect(
+            before = len(self.attempts)
+            self.attempts[before:] = collect(
                 runner,
                 trainset,
                 self.metric,

@@ -19,6 +19,7 @@ import dspy
 from rlm_dspy.errors import RLMError
 from rlm_dspy.optimizers.compile_folder import Folder
 from rlm_dspy.optimizers.diagnosis import role_of_predictor
+from rlm_dspy.optimizers.measured import mean, objectives
 from rlm_dspy.optimizers.metric_feedback import Feedback
 from rlm_dspy.optimizers.rollouts import Rollout, Runs, candidate_digest, roll_out, vary
 from rlm_dspy.render import shorten
@@ -27,6 +28,10 @@ logger = logging.getLogger("rlm_dspy.optimizers")
 
 Candidate = dict[str, str]
 Propose = Callable[[Candidate, Mapping[str, Sequence[Mapping[str, Any]]], list[str]], dict[str, str]]
+
+
+class Outage(RLMError):
+    """The language model answers no run any more; what was done is in the folder, and the same call goes on from it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class RLMAdapter:
         student: dspy.Module,
         judge: Feedback,
         folder: Folder,
-        propose: Propose,
+        propose: Propose | None = None,
         *,
         num_threads: int = 8,
         repeats: int = 1,
@@ -90,26 +95,38 @@ class RLMAdapter:
         """Rollouts of ``candidate`` on ``batch``, as gepa takes them."""
         from gepa.core.adapter import EvaluationBatch
 
+        groups, fresh = self.measure(batch, candidate)
+        return EvaluationBatch(
+            outputs=[group[0].outputs for group in groups],
+            scores=[mean([rollout.score for rollout in group]) for group in groups],
+            trajectories=groups if capture_traces else None,
+            objective_scores=[objectives(group) for group in groups],
+            # What was asked for before is free, so the count is the same where a compile is resumed.
+            num_metric_calls=fresh,
+        )
+
+    def measure(self, batch: list[Item], candidate: Candidate) -> tuple[list[tuple[Rollout, ...]], int]:
+        """Rollouts of ``candidate`` on ``batch``, by example, and how many were not asked for before.
+
+        Raises:
+            RLMError: It is the first one, and every run ended in an error.
+            Outage: The language model answered none of several runs.
+        """
         digest = candidate_digest(candidate)
-        keys = [(digest, item.digest, seed) for item in batch for seed in range(self._repeats)]
-        fresh = sum(key not in self.used for key in dict.fromkeys(keys))
+        keys = dict.fromkeys((digest, item.digest, seed) for item in batch for seed in range(self._repeats))
+        fresh = sum(key not in self.used for key in keys)
         first = not self.used
-        self.used.update(dict.fromkeys(keys))
-        self._roll_out(batch, candidate, digest)
+        self.used.update(keys)
+        made = self._roll_out(batch, candidate, digest)
+        if len(made) > 1 and all(rollout.outage for rollout in made):
+            raise Outage(f"the language model does not answer: {made[0].error}")
         groups = [self.group(digest, item.digest) for item in batch]
         if first and groups and all(rollout.outcome == "raised" for group in groups for rollout in group):
             raise RLMError(
                 f"every run of the program as it is ended in an error, so there is nothing to learn from; the first: "
                 f"{groups[0][0].error}"
             )
-        return EvaluationBatch(
-            outputs=[group[0].outputs for group in groups],
-            scores=[_mean([rollout.score for rollout in group]) for group in groups],
-            trajectories=groups if capture_traces else None,
-            objective_scores=[objectives(group) for group in groups],
-            # What was asked for before is free, so the count is the same where a compile is resumed.
-            num_metric_calls=fresh,
-        )
+        return groups, fresh
 
     def group(self, candidate: str, example: str) -> tuple[Rollout, ...]:
         """All repetitions of one rollout."""
@@ -119,7 +136,7 @@ class RLMAdapter:
         self, candidate: Candidate, eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
         """For each predictor: what it is told of each run, the run, its calls, and a better run of the same input."""
-        groups = sorted(eval_batch.trajectories or (), key=lambda group: _mean([r.score for r in group]))
+        groups = sorted(eval_batch.trajectories or (), key=lambda group: mean([r.score for r in group]))
         made: dict[str, list[dict[str, Any]]] = {}
         for name in components_to_update:
             records = [record for group in groups if (record := self._record(name, group)) is not None]
@@ -138,15 +155,16 @@ class RLMAdapter:
             record["Its calls"] = [
                 f"Given: {call['inputs']}\nIt answered: {call['outputs']}" for call in worst.calls[name]
             ]
-        record["The whole run"] = shorten(worst.excerpt, 2_000) if inner else worst.excerpt
+        # The root's run matters less to a sub-model, which is shown its own calls.
+        record["The whole run"] = _about(worst.excerpt, 2_000) if inner else worst.excerpt
         others = [r for r in tuple(self.folder.rollouts.values()) if r.example == worst.example and r.key in self.used]
         best = max(others, key=lambda r: r.score, default=worst)
         if best.score > worst.score:
-            record["A better run of the same input"] = f"Score {best.score:g}.\n{shorten(best.excerpt, 3_000)}"
+            record["A better run of the same input"] = f"Score {best.score:g}.\n{_about(best.excerpt, 3_000)}"
         return record
 
-    def _roll_out(self, batch: list[Item], candidate: Candidate, digest: str) -> None:
-        """Make the rollouts that are not there yet, several at once."""
+    def _roll_out(self, batch: list[Item], candidate: Candidate, digest: str) -> list[Rollout]:
+        """Make the rollouts that are not there yet, several at once; these."""
         todo = [
             (item, seed)
             for item in {item.digest: item for item in batch}.values()
@@ -154,7 +172,7 @@ class RLMAdapter:
             if (digest, item.digest, seed) not in self.folder.rollouts
         ]
         if not todo:
-            return
+            return []
         programs = {seed: self.program(candidate, seed) for seed in {seed for _, seed in todo}}
 
         def one(item: Item, seed: int) -> Rollout:
@@ -178,11 +196,12 @@ class RLMAdapter:
         self._stopping = False
         with ThreadPoolExecutor(min(self._threads, len(todo)), thread_name_prefix="rlm-dspy-rollout") as pool:
             futures = [pool.submit(contextvars.copy_context().run, one, item, seed) for item, seed in todo]
+            made = []
             try:
                 for future in futures:
-                    rollout = future.result()
+                    made.append(future.result())
                     if self._on_rollout is not None:
-                        self._on_rollout(rollout)
+                        self._on_rollout(made[-1])
             except BaseException:
                 self._stopping = True
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -191,23 +210,12 @@ class RLMAdapter:
                 raise
             finally:
                 self._runs.clear()
+            return made
 
     def _watch(self, runs: Runs) -> None:
         self._runs.append(runs)
 
 
-def objectives(group: Sequence[Rollout]) -> dict[str, float]:
-    """The score, and what it took as negative numbers, of which more is better too; the cost where it is known."""
-    costs = [rollout.cost for rollout in group]
-    made = {
-        "score": _mean([rollout.score for rollout in group]),
-        "tokens": -_mean([float(rollout.tokens) for rollout in group]),
-        "seconds": -_mean([rollout.seconds for rollout in group]),
-    }
-    if None not in costs:
-        made["cost"] = -_mean([cost for cost in costs if cost is not None])
-    return made
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _about(text: str, chars: int) -> str:
+    """``text`` cut to ``chars`` where it is much longer."""
+    return text if len(text) <= chars * 1.25 else shorten(text, chars)

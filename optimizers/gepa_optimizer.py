@@ -37,6 +37,9 @@ class RLMGEPA(Teleprompter):
     wrong where, and rewrites the predictors that took part; what does better on the same examples is measured on the
     validation set. In the end the best candidate has to beat the student in a paired test before it takes its place.
 
+    What a run takes is what its language models report: answers from DSPy's cache take nothing. For costs that can be
+    compared, give models with ``cache=False``; for seconds, ``num_threads=1``.
+
     Args:
         metric: The task's, ``metric(gold, pred, trace=None)``, or what `rlm_dspy.optimizers.feedback` made of it. More
             is better.
@@ -142,7 +145,8 @@ class RLMGEPA(Teleprompter):
 
         Raises:
             ConfigurationError: The folder is of another compile, examples or predictors are missing.
-            RLMError: Every run of the student itself ends in an error.
+            RLMError: Every run of the student itself ends in an error, or a language model does not answer any more:
+                with a folder, the same call goes on later. What was found until then is in `result`.
         """
         if teacher is not None:
             raise ConfigurationError("RLMGEPA takes no teacher; the reflecting model is reflection_lm=")

@@ -13,14 +13,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dspy
+from dspy.utils.exceptions import AdapterParseError
 
 from rlm_dspy.optimizers.compile_folder import Folder
 from rlm_dspy.optimizers.diagnosis import role_of_predictor
-from rlm_dspy.redact import redact
+from rlm_dspy.redact import error_text, redact
+from rlm_dspy.render import shorten
+from rlm_dspy.window import overflowed
 
 MAX_CHARS = 4_000
 """Characters of an instruction unless told otherwise."""
 _ATTEMPTS = 3
+_LEAST = 2_000
 
 _ROLES = {
     "act": (
@@ -67,13 +71,15 @@ class Reflection:
 
     Attributes:
         calls: Requests to the model so far, looked-up ones not counted.
+        failures: How many of the last requests failed, one after the other; ``failure`` is the last error, as text.
     """
 
     def __init__(self, lm: dspy.BaseLM, folder: Folder, max_chars: int = MAX_CHARS, hint: str = "") -> None:
         self._lm, self._folder, self._most, self._hint = lm, folder, max_chars, hint.strip()
         self._predict = dspy.Predict(ProposeInstruction)
         self._attempts: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        self.calls = 0
+        self.calls = self.failures = 0
+        self.failure = ""
 
     def __call__(
         self,
@@ -127,14 +133,36 @@ class Reflection:
         )
 
     def _ask(self, name: str, asked: dict[str, str]) -> str:
+        """What the model says, or said when it was asked the same before."""
         told = repr((str(getattr(self._lm, "model", "")), name, sorted(asked.items())))
         key = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:24]
         if key not in self._folder.proposals:
-            self.calls += 1
-            with dspy.context(lm=self._lm):
-                text = str(self._predict(**asked).new_instruction or "")
+            try:
+                text = self._answer(asked)
+            except Exception as error:
+                self.failures += 1
+                self.failure = error_text(error, 500)
+                raise
+            self.failures = 0
             self._folder.propose(key, name, text)
         return self._folder.proposals[key]
+
+    def _answer(self, asked: dict[str, str]) -> str:
+        """One request; shorter ones where the model's window is too small for all runs."""
+        while True:
+            self.calls += 1
+            try:
+                with dspy.context(lm=self._lm, trace=[]):
+                    return str(self._predict(**asked).new_instruction or "")
+            except AdapterParseError as error:
+                # A small model forgets the form, and says the right thing.
+                if not (text := _without_form(error.lm_response or "")):
+                    raise
+                return text
+            except Exception as error:
+                if not overflowed(error) or len(asked["runs"]) < _LEAST:
+                    raise
+                asked = {**asked, "runs": shorten(asked["runs"], len(asked["runs"]) // 2)}
 
 
 def _shown(number: int, record: Mapping[str, Any]) -> str:
@@ -143,6 +171,13 @@ def _shown(number: int, record: Mapping[str, Any]) -> str:
         items = value if isinstance(value, list) else [value]
         lines += [f"## {title}", *(str(item) for item in items)]
     return "\n".join(lines)
+
+
+def _without_form(reply: str) -> str:
+    """The text of a reply that was to have one field: what stands in fences, or what is left without markers."""
+    if found := re.search(r"```[\w-]*\n(.*?)\n?```", reply, re.DOTALL):
+        return found[1].strip()
+    return re.sub(r"\[\[ ## \w+ ## \]\]", "", reply).strip()
 
 
 def _clean(text: str) -> str:

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
-from rlm_dspy.optimizers.front import pareto_front, svg
+from rlm_dspy.optimizers.front import svg
+from rlm_dspy.optimizers.measured import Measured, costs_of
 from rlm_dspy.optimizers.promotion import Promotion
 
 
-@dataclass(frozen=True)
-class CandidateResult:
-    """A candidate that was measured on the whole validation set.
+@dataclass(frozen=True, kw_only=True)
+class CandidateResult(Measured):
+    """A candidate that was measured on the whole validation set; 0 is the student as it was given.
 
     Attributes:
-        number: 0 is the student as it was given.
         instructions: Of every predictor, by name.
         changed: Names of those whose instruction is not the student's.
         parents: Numbers of the candidates it was made of.
-        score: Mean over the validation examples.
-        scores: By example, in the order of the validation set.
-        cost: US dollars a run; None where a price is unknown.
-        tokens, seconds: A run, means.
         found_after: Metric calls until it was measured, its own included.
         leaks: Predictor to labels of examples that stand in its instruction and did not in the student's.
     """
 
-    number: int
     instructions: dict[str, str]
     changed: tuple[str, ...]
     parents: tuple[int, ...]
-    score: float
-    scores: tuple[float, ...]
-    cost: float | None
-    tokens: float
-    seconds: float
     found_after: int
     leaks: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -67,7 +56,7 @@ class CompileResult:
     Attributes:
         candidates: All that were measured on the whole validation set.
         proposals: All of them, the rejected ones too.
-        best: The number of the candidate with the best score; of equal ones the cheapest.
+        best: The number of the candidate with the best score; of equal ones the cheapest, then the quickest.
         front: The numbers of those that none is better than in score, cost and seconds at once. Tokens stand for the
             cost where a price is unknown.
         promotion: Whether the best took the student's place, and why.
@@ -103,12 +92,12 @@ class CompileResult:
 
     def to_svg(self) -> str:
         """The candidates by score and cost, with the front."""
-        priced = all(candidate.cost is not None for candidate in self.candidates)
+        costs, unit = costs_of(self.candidates)
         return svg(
             [candidate.score for candidate in self.candidates],
-            [float(c.cost or 0.0) if priced else c.tokens for c in self.candidates],
+            costs,
             self.front,
-            unit="US dollars a run" if priced else "tokens a run",
+            unit=unit,
             chosen=self.best if self.promotion.promoted else 0,
             title=f"{len(self.candidates)} candidates, {self.metric_calls} metric calls",
         )
@@ -124,22 +113,6 @@ class CompileResult:
         kept = "promoted" if self.promotion.promoted else "the student stays"
         scores = ", ".join(f"{c.number}: {c.score:.3f}" for c in self.candidates)
         return f"{kept}: {self.promotion.why}; {self.metric_calls} metric calls; candidates {scores}"
-
-
-def front_of(candidates: Sequence[CandidateResult]) -> tuple[int, ...]:
-    """The Pareto front of score, cost and seconds."""
-    priced = all(candidate.cost is not None for candidate in candidates)
-    return pareto_front(
-        [
-            {"score": c.score, "cost": -float(c.cost or 0.0) if priced else -c.tokens, "seconds": -c.seconds}
-            for c in candidates
-        ]
-    )
-
-
-def best_of(candidates: Sequence[CandidateResult]) -> int:
-    """The number of the best score; of equal ones the one that takes fewest tokens, then the first."""
-    return min(candidates, key=lambda c: (-c.score, c.tokens, c.number)).number
 
 
 _STYLE = (

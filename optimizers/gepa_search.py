@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import dspy
 
 from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.optimizers import gepa_tracking
 from rlm_dspy.optimizers.compile_folder import Folder
-from rlm_dspy.optimizers.gepa_adapter import Item, RLMAdapter, objectives
+from rlm_dspy.optimizers.gepa_adapter import Item, Outage, RLMAdapter
 from rlm_dspy.optimizers.gepa_reflection import Reflection
-from rlm_dspy.optimizers.gepa_result import CandidateResult, CompileResult, Proposal, best_of, front_of
+from rlm_dspy.optimizers.gepa_result import CandidateResult, CompileResult, Proposal
+from rlm_dspy.optimizers.measured import cheapest, figures, front_of
 from rlm_dspy.optimizers.promotion import Promotion, decide
-from rlm_dspy.optimizers.rollouts import candidate_digest, example_digest
+from rlm_dspy.optimizers.rollouts import about_program, candidate_digest, example_digest
 
 if TYPE_CHECKING:
     from rlm_dspy.optimizers.gepa_optimizer import RLMGEPA
@@ -25,6 +27,7 @@ logger = logging.getLogger("rlm_dspy.optimizers")
 
 _CHEAPER = 0.9
 _LEAK = 4
+_FAILURES = 3
 
 
 class Compile:
@@ -52,7 +55,8 @@ class Compile:
         self.started = time.monotonic()
         self.proposals: list[Proposal] = []
         self.turns: Counter[str] = Counter()
-        self.found_after: dict[int, int] = {}
+        self.candidates: list[CandidateResult] = []
+        self.labels = _labels([*self.train, *self.val])
         self.idle, self.used_before = 0, 0
         self.stopped = "it was interrupted"
 
@@ -72,41 +76,57 @@ class Compile:
                 failure_score=options.failure_score,
                 on_rollout=options.on_rollout,
             )
-            found = self._search()
-            searched = len(self.adapter.used)
-            candidates = self._candidates(found)
-            best = best_of(candidates)
-            promotion = self._gate(candidates[best])
-            options.result = CompileResult(
-                candidates=candidates,
-                proposals=tuple(self.proposals),
-                best=best,
-                front=front_of(candidates),
-                promotion=promotion,
-                metric_calls=searched,
-                gate_calls=len(self.adapter.used) - searched,
-                rollouts_run=self.adapter.made,
-                reflection_calls=self.reflection.calls,
-                stopped=self.stopped,
-                seconds=round(time.monotonic() - self.started, 3),
-                folder=None if self.store.path is None else str(self.store.path),
-            )
-            self.store.save("result.json", options.result.to_json())
-            self.store.save("result.html", options.result.to_html())
+            try:
+                self._search()
+                searched = len(self.adapter.used)
+                promotion = self._gate(self.candidates[cheapest(self.candidates)])
+            except Outage as outage:
+                self.stopped = str(outage)
+                if self.candidates:
+                    self._tell(len(self.adapter.used), self._broken_off())
+                raise
+            self._tell(searched, promotion)
         finally:
             self.store.close()
+        assert options.result is not None
         logger.info("%s", options.result)
-        chosen = candidates[best].instructions if promotion.promoted else {}
+        chosen = options.result.candidates[options.result.best].instructions if promotion.promoted else {}
         compiled = self.adapter.program(chosen)
         compiled._compiled = True
         return compiled
+
+    def _tell(self, searched: int, promotion: Promotion) -> None:
+        """Say what was tried: to the user, in the folder, to MLflow."""
+        candidates = tuple(self.candidates)
+        result = CompileResult(
+            candidates=candidates,
+            proposals=tuple(self.proposals),
+            best=cheapest(candidates),
+            front=front_of(candidates),
+            promotion=promotion,
+            metric_calls=searched,
+            gate_calls=len(self.adapter.used) - searched,
+            rollouts_run=self.adapter.made,
+            reflection_calls=self.reflection.calls,
+            stopped=self.stopped,
+            seconds=round(time.monotonic() - self.started, 3),
+            folder=None if self.store.path is None else str(self.store.path),
+        )
+        self.options.result = result
+        self.store.save("result.json", result.to_json())
+        self.store.save("result.html", result.to_html())
+        gepa_tracking.ended(result)
+
+    def _broken_off(self) -> Promotion:
+        before, best = self.candidates[0].score, self.candidates[cheapest(self.candidates)].score
+        return Promotion(False, f"it was broken off before the gate: {self.stopped}", before, best)
 
     def _about(self) -> dict[str, Any]:
         """What tells this compile from another one."""
         options = self.options
         splits = {"train": self.train, "val": self.val, "holdout": self.holdout or []}
         return {
-            "student": example_digest({"state": self.student.dump_state(), "program": repr(self.student)}),
+            **about_program(self.student),
             **{name: example_digest({"": [item.digest for item in items]}) for name, items in splits.items()},
             "metric": options.judge.__name__,
             "reflection_lm": str(getattr(options.reflection_lm, "model", "")),
@@ -117,11 +137,11 @@ class Compile:
             "scores": [options.failure_score, options.perfect_score],
         }
 
-    def _search(self) -> Any:
+    def _search(self) -> None:
         import gepa
 
         options = self.options
-        return gepa.optimize(
+        gepa.optimize(
             seed_candidate=dict(self.seed_candidate),
             trainset=self.train,
             valset=self.val,
@@ -139,8 +159,9 @@ class Compile:
 
     def _stop(self, state: Any) -> bool:
         used = len(self.adapter.used)
-        for number in range(len(self.found_after), len(state.program_candidates)):
-            self.found_after[number] = used
+        for number in range(len(self.candidates), len(state.program_candidates)):
+            self.candidates.append(self._measured(state, number))
+            gepa_tracking.measured(self.candidates[-1], used)
         # What needs nothing new any more would go on for ever: every run of it is looked up.
         self.idle = self.idle + 1 if used == self.used_before else 0
         self.used_before = used
@@ -153,6 +174,11 @@ class Compile:
             self.stopped = "a candidate is perfect on the validation set"
         elif limit is not None and time.monotonic() - self.started >= limit:
             self.stopped = f"max_seconds={limit:g}"
+        elif self.reflection.failures >= _FAILURES:
+            self.stopped = f"the reflecting model failed {self.reflection.failures} times: {self.reflection.failure}"
+            if not self.proposals:
+                raise Outage(f"{self.stopped}. With a folder, the same call goes on from here")
+            logger.warning("%s", self.stopped)
         elif self.idle >= rounds:
             self.stopped = f"{rounds} rounds gave nothing new"
         else:
@@ -178,40 +204,27 @@ class Compile:
             return [called[(self.turns[key] - 1) % len(called)]]
         return called
 
-    def _candidates(self, found: Any) -> tuple[CandidateResult, ...]:
-        labels = _labels([*self.train, *self.val])
-        made = []
-        for number, instructions in enumerate(found.candidates):
-            groups = [self.adapter.group(candidate_digest(instructions), item.digest) for item in self.val]
-            means = objectives([rollout for group in groups for rollout in group])
-            scores = tuple(objectives(group)["score"] for group in groups)
-            changed = tuple(name for name, text in instructions.items() if text != self.seed_candidate[name])
-            leaks = {name: _leaks(instructions[name], self.seed_candidate[name], labels) for name in changed}
-            made.append(
-                CandidateResult(
-                    number=number,
-                    instructions=dict(instructions),
-                    changed=changed,
-                    parents=tuple(parent for parent in found.parents[number] if parent is not None),
-                    score=means["score"],
-                    scores=scores,
-                    cost=-means["cost"] if "cost" in means else None,
-                    tokens=-means["tokens"],
-                    seconds=-means["seconds"],
-                    found_after=self.found_after.get(number, len(self.adapter.used)),
-                    leaks={name: told for name, told in leaks.items() if told},
-                )
-            )
-        return tuple(made)
+    def _measured(self, state: Any, number: int) -> CandidateResult:
+        instructions = dict(state.program_candidates[number])
+        groups = [self.adapter.group(candidate_digest(instructions), item.digest) for item in self.val]
+        changed = tuple(name for name, text in instructions.items() if text != self.seed_candidate[name])
+        leaks = {name: _leaks(instructions[name], self.seed_candidate[name], self.labels) for name in changed}
+        return CandidateResult(
+            number=number,
+            instructions=instructions,
+            changed=changed,
+            parents=tuple(one for one in state.parent_program_for_candidate[number] if one is not None),
+            found_after=len(self.adapter.used),
+            leaks={name: told for name, told in leaks.items() if told},
+            **figures(groups),
+        )
 
     def _gate(self, best: CandidateResult) -> Promotion:
-        student = self._scores(self.seed_candidate, self.holdout or self.val)
-        held_out = bool(self.holdout)
-        if best.number == 0:
-            mean = sum(student) / len(student)
-            return Promotion(False, "no candidate scored better than the student", mean, mean, held_out=held_out)
-        scores = self._scores(best.instructions, self.holdout or self.val)
-        return decide(student, scores, alpha=self.options.alpha, held_out=held_out, seed=self.options.seed)
+        if best.score <= (student := self.candidates[0]).score:
+            return Promotion(False, "no candidate scored better than the student", student.score, best.score)
+        items, options = self.holdout or self.val, self.options
+        before, after = self._scores(self.seed_candidate, items), self._scores(best.instructions, items)
+        return decide(before, after, alpha=options.alpha, held_out=bool(self.holdout), seed=options.seed)
 
     def _scores(self, candidate: dict[str, str], items: list[Item]) -> list[float]:
         return list(self.adapter.evaluate(items, candidate).scores)
@@ -262,6 +275,12 @@ def items_of(examples: Sequence[Any] | None, name: str) -> list[Item] | None:
     for example in examples:
         if not isinstance(example, dspy.Example):
             raise ConfigurationError(f"{name} must hold dspy.Example objects, not {type(example).__name__}")
+        try:
+            example.inputs()
+        except ValueError:
+            raise ConfigurationError(
+                f"an example of {name} does not say what its inputs are: .with_inputs(...)"
+            ) from None
         digest = example_digest(example)
         seen[digest] += 1
         items.append(Item(example, digest if seen[digest] == 1 else f"{digest}.{seen[digest]}"))
@@ -269,8 +288,10 @@ def items_of(examples: Sequence[Any] | None, name: str) -> list[Item] | None:
 
 
 def _labels(items: Sequence[Item]) -> set[str]:
-    found = (str(value) for item in items for value in item.example.labels().values())
-    return {text for text in found if _LEAK <= len(text) <= 200}
+    """Labels that one example alone has: what several have is a class, of which an instruction may well speak."""
+    examples = {item.digest: item.example for item in items}
+    found = Counter(text for one in examples.values() for text in {str(value) for value in one.labels().values()})
+    return {text for text, count in found.items() if count == 1 and _LEAK <= len(text) <= 200}
 
 
 def _leaks(text: str, before: str, labels: set[str]) -> tuple[str, ...]:

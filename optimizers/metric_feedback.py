@@ -100,6 +100,7 @@ class Feedback:
         """
         lines = [f"Score {score:g}." + (f" {said.strip()}" if said.strip() else "")]
         lines += _answers(gold, pred)
+        findings = _in_point(findings, score)
         own = [finding for finding in findings if finding.role == role]
         # What was spent is worth a word only where it is this predictor's doing, or nothing else went wrong.
         lines += [f"- {finding}" for finding in own[:_MOST]]
@@ -115,7 +116,7 @@ class Feedback:
         self, role: str, gold: Any, score: float, findings: Iterable[Finding], calls: Iterable[Any] = ()
     ) -> bool:
         """Whether something that the predictor of ``role`` can change went wrong."""
-        own = any(finding.role == role and finding.kind != "budget" for finding in findings)
+        own = any(finding.role == role and finding.kind != "budget" for finding in _in_point(findings, score))
         return own or bool(self._against_gold(role, gold, score, calls))
 
     def _against_gold(self, role: str, gold: Any, score: float, calls: Iterable[Any]) -> list[str]:
@@ -215,10 +216,16 @@ def _answers(gold: Any, pred: Any) -> list[str]:
     return lines
 
 
+def _in_point(findings: Iterable[Finding], score: float) -> list[Finding]:
+    """Without what turned out well: an answer that was submitted early and is right was no fault."""
+    return [finding for finding in findings if score < 1 or finding.kind != "blind_submit"]
+
+
 def _stands_in(value: Any, texts: Iterable[Any]) -> bool:
     wanted = str(value).casefold()
     return (
         isinstance(value, (str, int, float))
+        and not isinstance(value, bool)
         and len(wanted) >= _SHORTEST
         and any(wanted in str(text).casefold() for text in texts)
     )

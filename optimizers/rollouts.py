@@ -124,6 +124,17 @@ def _plain(value: Any) -> Any:
     return repr(value)
 
 
+def about_program(program: dspy.Module) -> dict[str, Any]:
+    """What tells a program from another one, for a folder: a digest of its state and options, and its models' names."""
+    lms = [dspy.settings.lm]
+    for module in modules_of(program):
+        lms += module.lms() if isinstance(module, RLM) else [getattr(module, "lm", None)]
+    return {
+        "student": example_digest({"state": program.dump_state(), "program": repr(program)}),
+        "models": sorted({str(getattr(lm, "model", lm)) for lm in lms if lm is not None}),
+    }
+
+
 class Runs:
     """The outermost RLM runs that are made while it is subscribed."""
 
@@ -135,13 +146,18 @@ class Runs:
         if run.parent is None and isinstance(event, ev.RunStarted):
             self._runs[run.id] = run
             if self.stopped:
-                run.request_stop()
+                self._stop(run)
 
     def stop(self) -> None:
-        """Have those under way end where they are."""
+        """Have those under way end where they are, without a last answer: nobody will read it."""
         self.stopped = True
         for run in tuple(self._runs.values()):
-            run.request_stop()
+            self._stop(run)
+
+    @staticmethod
+    def _stop(run: Any) -> None:
+        run.limits = dataclasses.replace(run.limits, extract_seconds=0.01)
+        run.request_stop()
 
     def trajectories(self) -> list[Trajectory]:
         """What they did."""

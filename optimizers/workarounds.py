@@ -3,6 +3,7 @@
 | optimiser | what is wrong | what `mended` does |
 |---|---|---|
 | ``SIMBA`` | its advisor's prompt holds the inputs of an example whole, and the program's source | shows previews |
+| ``MIPROv2`` | every proposal holds the program's source, and one the ``repr`` of ten examples | neither |
 | ``InferRules`` | rules are induced from raw examples, which have no field of a predictor | from bootstrapped steps |
 | ``Ensemble`` | compiled programs in it are not saved, nor reached by ``set_lm`` | views that are |
 | ``KNNFewShot`` | ``acall`` of what it compiled runs the program without demonstrations | the same as a call |
@@ -14,8 +15,6 @@ Without a repair here, because there is another way:
 - ``dspy.majority`` votes on the last key of a prediction, which is no output of an RLM, and on texts alone: give
   ``Ensemble(reduce_fn=functools.partial(dspy.majority, field="answer", normalize=None))``.
 - ``Evaluate`` starts slow examples twice: `rlm_dspy.optimizers.evaluating`.
-- ``MIPROv2`` describes its dataset by ``repr`` of examples: `rlm_dspy.optimizers.previewed`. With
-  ``program_aware_proposer=False`` it leaves the source of the RLM class out of its prompts.
 
 tests/optimizers/test_workarounds.py fails for each of them where DSPy has mended it itself.
 """
@@ -34,7 +33,7 @@ from dspy.teleprompt import Ensemble, InferRules, KNNFewShot
 from dspy.teleprompt.teleprompt import Teleprompter
 
 from rlm_dspy.inputs import repr_fits
-from rlm_dspy.optimizers.previews import CHARS, input_keys, preview
+from rlm_dspy.optimizers.previews import CHARS, input_keys, preview, previewed
 from rlm_dspy.rlm import RLM
 from rlm_dspy.signatures.predictor import RolePredict
 
@@ -59,11 +58,36 @@ def mended(optimizer: Optimizer) -> Optimizer:
         optimizer.induce_natural_language_rules = functools.partial(_induced, optimizer)
         optimizer.update_program_instructions = functools.partial(_with_rules, optimizer.update_program_instructions)
     elif isinstance(optimizer, KNNFewShot):
-        optimizer.compile = functools.partial(_awaitable, optimizer.compile)
+        optimizer.compile = _around(optimizer, _awaitable)
     elif isinstance(optimizer, Ensemble):
-        optimizer.compile = functools.partial(_savable, optimizer.compile)
+        optimizer.compile = _around(optimizer, _savable)
+    elif isinstance(optimizer, dspy.MIPROv2):
+        optimizer.compile = _around(optimizer, _brief)
     optimizer.rlm_dspy_mended = True
     return optimizer
+
+
+def _around(optimizer: Any, ours: Callable[..., Any]) -> Callable[..., Any]:
+    """A ``compile`` that runs ``ours`` around that of the class, and says of its arguments what that one does."""
+
+    @functools.wraps(optimizer.compile)
+    def compile(*args: Any, **given: Any) -> Any:
+        # Looked up now: a tracker may have patched the class meanwhile.
+        return ours(functools.partial(type(optimizer).compile, optimizer), *args, **given)
+
+    return compile
+
+
+# ------------------------------------------------------------------------------------------------------------ MIPROv2
+
+
+def _brief(stock: Callable[..., dspy.Module], student: dspy.Module, **given: Any) -> dspy.Module:
+    """`previewed` examples, and no source where ``program_aware_proposer`` was not asked for."""
+    if isinstance(student, RLM):
+        given.setdefault("program_aware_proposer", False)
+    if "trainset" in given:
+        given["trainset"] = previewed(given["trainset"])
+    return stock(student, **given)
 
 
 # -------------------------------------------------------------------------------------------------------------- SIMBA

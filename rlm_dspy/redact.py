@@ -49,6 +49,14 @@ def redactor() -> Callable[[str], str]:
     return hidden
 
 
+def secret_in(data: bytes) -> bool:
+    """Whether ``data``, such as a pickle, holds a secret: those that `hide` was told of, and those of the environment
+    that no word is likely to be."""
+    known = {value for name, value in os.environ.items() if len(value) >= 12 and _NAMES.search(name)}
+    known = {value for value in known if any(c.isdigit() for c in value) and not value.startswith(("/", "http"))}
+    return any(value.encode("utf-8", "surrogatepass") in data for value in known | _known)
+
+
 def error_text(error: BaseException, limit: int = 2_000) -> str:
     """An exception as one text, ``Type: message``, redacted and at most ``limit`` characters."""
     try:

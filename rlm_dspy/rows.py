@@ -9,7 +9,8 @@ Trainers read that in different forms (`formed`):
 
     "weight"      {"messages": [{"role", "content", "weight"}]}   OpenAI's chat fine-tuning, Axolotl's ``weight``
     "train"       the same with ``"train": true`` or false        Tinker's cookbook (``TrainOnWhat.CUSTOMIZED``)
-    "completion"  {"prompt": [...], "completion": [...]}          TRL's ``SFTTrainer``; set ``assistant_only_loss=True``
+    "completion"  {"prompt": [...], "completion": [...]}          TRL's ``SFTTrainer`` with ``assistant_only_loss=True``
+    "turns"       the same, a row for each reply                  TRL's, whatever the chat template; K turns are K rows
     "roles"       {"messages": [{"role", "content"}]}             prime-rl's SFT, DSPy's ``LM.finetune``
 
 The last has no marks: such trainers take the loss over every message of a role. So demonstrations are left out of it,
@@ -27,7 +28,7 @@ from rlm_dspy.signatures.conversation import EMPTY_REPLY, assistant
 from rlm_dspy.signatures.demonstration import FRESH
 
 Message = dict[str, Any]
-Form = Literal["weight", "train", "completion", "roles"]
+Form = Literal["weight", "train", "completion", "turns", "roles"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
 
@@ -118,7 +119,8 @@ def formed(row: dict[str, Any], form: Form = "weight", *, bare: bool = False) ->
 
     Returns:
         One row. In the form ``"completion"`` one for each stretch of replies that are trained on, of which a later one
-        has the earlier in its prompt. None in the form ``"roles"`` where a reply in the middle is not to be trained on.
+        has the earlier in its prompt; in ``"turns"`` one for each reply. None in the form ``"roles"`` where a reply in
+        the middle is not to be trained on.
 
     Raises:
         ConfigurationError: There is no such form.
@@ -133,6 +135,10 @@ def formed(row: dict[str, Any], form: Form = "weight", *, bare: bool = False) ->
             return [{"messages": trained, **about}]
         case "completion":
             return [{"prompt": before, "completion": after, **about} for before, after in _stretches(messages)]
+        case "turns":
+            plain = [_plain(message) for message in messages]
+            learned = [place for place, message in enumerate(messages) if message.get("weight") == 1]
+            return [{"prompt": plain[:place], "completion": plain[place : place + 1], **about} for place in learned]
         case "roles":
             plain = without_demonstrations(messages, row.get("start"))
             if any(message.get("weight") == 0 for message in plain):

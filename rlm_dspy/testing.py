@@ -168,6 +168,14 @@ class _Engine:
         self._lock = threading.Lock()
         self.calls: list[Call] = []
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The script goes along with a program that is pickled, what was asked of it does not.
+        return {**vars(self), "_lock": None, "_numbers": None, "calls": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._numbers, self._lock = itertools.count(), threading.Lock()
+
     def reply(self, request: Request) -> tuple[Call, Reply]:
         with self._lock:
             call = Call(next(self._numbers), _messages(request), request)

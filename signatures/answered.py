@@ -9,6 +9,7 @@ task*: the question, of the inputs that are short, and the answer. Large inputs 
 from __future__ import annotations
 
 import re
+import typing
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -42,12 +43,17 @@ def small(demo: Mapping[str, Any]) -> bool:
 def own(demo: Any, signature: type[dspy.Signature]) -> dict[str, Any] | None:
     """What of ``demo`` is a demonstration of ``signature``; None if it is none.
 
-    It has every output, at least one input, and is `small`.
+    It has every output (None where the type allows it), at least one input, and is `small`.
     """
     inputs, outputs = signature.input_fields, signature.output_fields
     values = {key: value for key, value in dict(demo).items() if key in {*inputs, *outputs, "augmented"}}
-    fits = all(values.get(name) is not None for name in outputs) and any(values.get(name) for name in inputs)
+    whole = all(values.get(name) is not None or (name in values and _optional(outputs[name])) for name in outputs)
+    fits = whole and any(values.get(name) for name in inputs)
     return values if fits and small(values) else None
+
+
+def _optional(field: Any) -> bool:
+    return type(None) in typing.get_args(field.annotation)
 
 
 def answered(demo: Any, outputs: Collection[str]) -> dict[str, Any] | None:

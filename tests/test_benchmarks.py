@@ -283,9 +283,7 @@ class TestProcesses:
     """Engines that fail, hang or die."""
 
     def test_an_engine_that_cannot_start_says_why(self) -> None:
-        out = python(
-            PLAY + "    with process(Work('', ''), 'nothing') as player: print(player.ready(), player.reason)"
-        )
+        out = python(PLAY + "    with process(Work('', ''), 'nothing') as player: print(player.ready(), player.reason)")
         assert "None failed: ModuleNotFoundError: No module named 'benchmarks.engines.nothing'" in out
 
     def test_what_takes_too_long_is_stopped_with_all_that_it_started(self) -> None:
@@ -403,3 +401,19 @@ def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path) -> Non
     assert process.returncode == 130 and "what was measured is kept" in said
     assert json.loads((tmp_path / "results.json").read_text())["results"]["bare/start"]["seconds"]
     assert "start + submit" in (tmp_path / "RESULTS.md").read_text()
+
+
+def test_what_tracking_costs_has_rows_of_its_own() -> None:
+    out = python(
+        "from benchmarks import table\n"
+        "found = {'ratios': {'batch': 1.1, 'serial': 1.3}, 'stored': -4_096, 'memory': 20_000_000}\n"
+        "for row in table.rows({('ours', table.TRACKING): found}): print('|', ' | '.join(row), '|')\n"
+        "assert table.rows({('ours', table.TRACKING): {'reason': 'mlflow is not installed'}}) == []\n"
+    )
+    rows = [row[3:] for row in cells(out).values()]
+    assert rows == [
+        ["1.10 × off", "≤ 1.25 ×", "yes (0.88 ×)"],
+        ["1.30 × off", "≤ 1.25 ×", "NO (1.04 ×)"],
+        ["0.0 KB", "< 100 KB", "yes (0.00 ×)"],
+        ["20.0 MB", "≤ 10 MB", "NO (2.00 ×)"],
+    ]

@@ -41,12 +41,18 @@ REPLIES: dict[str, list[str]] = {
         code("who = customer_of(7)\nwho"),
         code("SUBMIT(tickets=[{'number': 7, 'kind': 'billing'}])"),
     ],
+    "Ready signatures": [
+        code("found = [(n, t) for n, t in documents.items() if 'otice' in t]\nprint(found)"),
+        code("SUBMIT(answer='three months', citations=[{'document': n, 'quote': t} for n, t in found])"),
+    ],
     "Sessions, journals, replay": [
         code("first, last = context.splitlines()\nSUBMIT(answer=first.split()[0])"),
         code("SUBMIT(answer=last.split()[0])"),
         code("SUBMIT(answer=first.split()[-1])"),
         code("SUBMIT(answer=next(line.split()[0] for line in context.splitlines() if 'Friday' in line))"),
     ],
+    "DSPy's optimisers": [code(f"SUBMIT(answer={month!r})") for month in ("March", "June")],
+    "GEPA on whole trajectories": [code("SUBMIT(errors=log.count('ERROR'))")] * 6,
     "Limits and outcomes": [code("context.count('tea')"), "[[ ## answer ## ]]\ntea\n\n[[ ## completed ## ]]"],
 }
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import inspect
 import json
+import logging
 import shlex
 import sys
 import traceback
@@ -20,17 +22,22 @@ from rlm_dspy.cli import exits, objects, output, quiet
 from rlm_dspy.cli.compile_options import OPTIMIZERS
 from rlm_dspy.cli.models import models
 from rlm_dspy.cli.out import OutFile
-from rlm_dspy.errors import ConfigurationError, RLMError
+from rlm_dspy.errors import ConfigurationError, MissingExtraError, RLMError
 from rlm_dspy.optimizers import evaluating, mended, previewed
 from rlm_dspy.presets import Score
 from rlm_dspy.redact import error_text
 from rlm_dspy.rlm import RLM
+
+ENOUGH = 12
+"""Examples from which on GEPA chooses by others than it reflects on."""
 
 
 def run(options: argparse.Namespace) -> int:
     """Compile, write the file, and return the exit code."""
     if not options.debug:
         quiet.libraries()
+    if options.quiet:
+        logging.getLogger("dspy").setLevel(logging.WARNING)
     try:
         return _compile(options)
     except KeyboardInterrupt:
@@ -83,7 +90,9 @@ def _compile(options: argparse.Namespace) -> int:
 def _report(
     options: argparse.Namespace, made: presets.Preset, compiled: dspy.Module, say: Callable[[str], None]
 ) -> None:
-    learned = {name: len(predictor.demos) for name, predictor in compiled.named_predictors() if predictor.demos}
+    # Those of other roles are not saved.
+    kept = {name: getattr(p, "fitting_demos", lambda p=p: p.demos)() for name, p in compiled.named_predictors()}
+    learned = {name: len(demos) for name, demos in kept.items() if demos}
     if made.after is not None and made.before is not None:
         say(f"after: {made.after}")
         if made.after.mean <= made.before.mean:
@@ -120,9 +129,14 @@ def _metric(spec: str) -> Callable[..., Any]:
         inspect.signature(found).bind(None, None, None, None, None)
     except TypeError:
         # GEPA's has two more arguments; others' metrics need not have them.
-        return lambda example, prediction, trace=None, pred_name=None, pred_trace=None: found(
-            example, prediction, trace
-        )
+        def scored(
+            example: Any, prediction: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+        ) -> Any:
+            return found(example, prediction, trace)
+
+        # Not by ``functools.wraps``: what looks at its arguments would see those of the one within.
+        scored.__name__ = getattr(found, "__name__", "metric")
+        return scored
     except ValueError:
         pass
     wrapped: Callable[..., Any] = found
@@ -148,7 +162,18 @@ def _examples(options: argparse.Namespace, inputs: Sequence[str]) -> tuple[list[
         raise ConfigurationError(
             f"--train {options.train} has {len(train)} examples, too few to keep some back: give --val, or --no-score"
         )
-    return [e for n, e in enumerate(train) if n % 3 != 2], train[2::3]
+    return _split(train, 1 / 3, options.seed)
+
+
+def _split(examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
+    """``examples`` in two parts, in their order, the second with ``share`` of them; the same for the same seed."""
+
+    def drawn(number: int) -> bytes:
+        return hashlib.sha256(f"{seed} {number}".encode()).digest()
+
+    taken = set(sorted(range(len(examples)), key=drawn)[: max(1, round(len(examples) * share))])
+    parts = [[e for n, e in enumerate(examples) if (n in taken) is kept] for kept in (False, True)]
+    return parts[0], parts[1]
 
 
 def _read(path: str, option: str, inputs: Sequence[str]) -> list[dspy.Example]:
@@ -185,6 +210,8 @@ def _optimizer(options: argparse.Namespace, metric: Callable[..., Any], root: An
             f"--optimizer {options.optimizer!r}: there are {', '.join(OPTIMIZERS)}, or package.module:Class"
         )
     path = OPTIMIZERS.get(options.optimizer, (options.optimizer, ""))[0]
+    if path == "dspy:MIPROv2" and importlib.util.find_spec("optuna") is None:
+        raise MissingExtraError("--optimizer mipro", "optimize")
     kind = objects.find(path, "--optimizer")
     # What the optimizer's constructor takes of what is known here.
     writer = models(options.reflection_model, None, options.api_base)[0] if options.reflection_model else root
@@ -201,7 +228,7 @@ def _optimizer(options: argparse.Namespace, metric: Callable[..., Any], root: An
         offered |= {"folder": options.folder, "log_dir": options.folder}
     given = dict(options.set)
     try:
-        takes = inspect.signature(kind).parameters
+        takes = _parameters(kind)
         chosen = {name: value for name, value in offered.items() if name in takes} | given
         for needed, name in ((options.teacher_model, "teacher_lm"), (options.folder, None)):
             if needed and not any(n in takes for n in ([name] if name else ["folder", "log_dir"])):
@@ -216,15 +243,33 @@ def _optimizer(options: argparse.Namespace, metric: Callable[..., Any], root: An
         raise ConfigurationError(f"--optimizer {options.optimizer}: {error}") from None
 
 
+def _parameters(kind: Any) -> dict[str, inspect.Parameter]:
+    """What a constructor takes; where it hands on any other keyword, also what those of its bases take."""
+    found: dict[str, inspect.Parameter] = {}
+    for base in inspect.getmro(kind) if isinstance(kind, type) else (kind,):
+        try:
+            takes = inspect.signature(base).parameters
+        except (TypeError, ValueError):
+            break
+        found = dict(takes) | found
+        if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
+            break
+    return found
+
+
 def _compiled(optimizer: Any, program: dspy.Module, train: Any, val: Any, options: argparse.Namespace) -> dspy.Module:
     takes = inspect.signature(optimizer.compile).parameters
     offered: dict[str, Any] = {
         "seed": options.seed,
         "eval_kwargs": {"num_threads": options.threads, "display_progress": False},
+        # The source of the class RLM is in no prompt of a proposer.
+        "program_aware_proposer": False,
     }
-    # What is scored in the end is not learned from: a validation set is part of the training examples.
-    if "valset" in takes and len(train) > 3 and options.optimizer not in ("bootstrap", "fewshot"):
-        offered["valset"], train = train[1::2], train[::2]
+    # What is scored in the end is not learned from: a validation set is part of the training examples. Without one,
+    # optimizers that want one take it of these themselves.
+    needed = "valset" in takes and takes["valset"].default is inspect.Parameter.empty
+    if needed or ("valset" in takes and "gepa" in options.optimizer and len(train) >= ENOUGH):
+        train, offered["valset"] = _split(train, 1 / 2, options.seed + 1)
     chosen = {name: value for name, value in offered.items() if name in takes}
     if hasattr(optimizer, "auto") and "requires_permission_to_run" in takes:
         chosen["requires_permission_to_run"] = False
@@ -235,8 +280,6 @@ def _compiled(optimizer: Any, program: dspy.Module, train: Any, val: Any, option
 
 
 def _scored(program: dspy.Module, examples: Sequence[Any], metric: Any, options: argparse.Namespace) -> Score:
-    from rlm_dspy.evaluation.intervals import interval
-
     evaluate = dspy.Evaluate(
         devset=list(examples),
         metric=metric,
@@ -248,9 +291,7 @@ def _scored(program: dspy.Module, examples: Sequence[Any], metric: Any, options:
     results = evaluate(program).results
     if not any(prediction.keys() for _, prediction, _ in results):
         raise RLMError("every example ended in an error; what it was is told by --debug, or by running the program")
-    scores = [float(getattr(score, "score", score)) for _, _, score in results]
-    low, high, how = interval(scores)
-    return Score(round(sum(scores) / len(scores), 4), round(low, 4), round(high, 4), len(scores), how)
+    return Score.of([float(getattr(score, "score", score)) for _, _, score in results])
 
 
 def _recipe(options: argparse.Namespace, kind: str, train: Sequence[Any], val: Sequence[Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ PROGRAM and METRIC are FILE.py:NAME or PACKAGE.MODULE:NAME. PROGRAM is a dspy.Mo
 that gives one; METRIC is called as metric(example, prediction, trace), and "tasks" is that of rlm_dspy.tasks.
 
 FILE of --train and --val are JSON Lines, one example a line; the fields that the program's signature has as inputs
-are inputs. Without --val every third example of --train is kept back and scored.
+are inputs. Without --val a third of --train, drawn by --seed, is kept back and scored.
 
 Interrupted, the same command goes on: --folder keeps the progress of optimizers that can (gepa, stock-gepa), and what
 a model has answered before comes from DSPy's cache.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ programs (--program, several with commas):
   truncate  one call with the beginning and the end of the input, so that it fits
   chunks    each chunk of the input by itself, then the findings together
   dspy.RLM  the one of DSPy, with its LocalInterpreter, which is no sandbox
-  pkg.mod:name  a dspy.Module, or what makes one from a signature
+  pkg.mod:name, file.py:name  a dspy.Module, or what makes one from a signature
 
 With --out DIR every result is on disk before the next one, in DIR/results.jsonl, and the same command goes on where it
 was ended, by Ctrl-C, a crash or a power failure; -n may be raised. Other settings want another folder. Runs that ended
@@ -60,10 +59,10 @@ def add_parser(commands: Any) -> None:
     group.add_argument("--kinds", metavar="K,...", help="only these kinds of questions")
     group = parser.add_argument_group("program")
     group.add_argument("--program", metavar="P,...", default="rlm", help="what to measure (rlm)")
-    group.add_argument("--load", metavar="FILE", help="a saved state of the program, as program.save gives it")
-    group.add_argument("--window", metavar="N", type=number(int), help="tokens of the model's window, where unknown")
+    jobs.add_program_arguments(group)
     group.add_argument("--out", metavar="DIR", help="keep results here, and go on with those that are there")
     group.add_argument("--json", action="store_true", help="one JSON object in place of tables")
+    group.add_argument("--experiment", metavar="NAME", help="track it in MLflow, as one run of this experiment")
     jobs.add_arguments(parser)
 
 
@@ -94,16 +93,22 @@ def _run(options: argparse.Namespace) -> int:
     families = None if options.task == "all" else [word.strip() for word in options.task.split(",")]
     kinds = None if options.kinds is None else [word.strip() for word in options.kinds.split(",")]
     # Whatever is wrong with the task is found before a model is asked for.
-    tasks.generate(0, options.tokens[0], options.seed, families, kinds)
+    for tokens in options.tokens:
+        tasks.iterate(options.n, tokens, options.seed, families, kinds)
     root, sub = jobs.models(options)
-    programs = _programs(options, sub)
+    names = list(dict.fromkeys(word.strip() for word in options.program.split(",")))
+    programs = [jobs.program(options, name, sub) for name in names]
     stop = evaluation.Stop()
     progress = _Progress(options, options.n * len(options.tokens) * len(programs))
 
     def examples() -> Iterator[Any]:
         for tokens in options.tokens:
-            yield from tasks.generate(options.n, tokens, options.seed, families, kinds)
+            yield from tasks.iterate(options.n, tokens, options.seed, families, kinds)
 
+    if options.experiment is not None:
+        from rlm_dspy import tracking
+
+        tracking.enable(options.experiment)
     with dspy.context(lm=root), jobs.stopping(stop, "examples"):
         report = evaluation.evaluate(
             programs,
@@ -133,31 +138,6 @@ def _run(options: argparse.Namespace) -> int:
         last = next(row["error"] for row in reversed(report.rows) if row["score"] is None)
         output.say(f"{errors} ended by an error of what they run on, the last one by: {last}")
     return jobs.code(stop.reason, errors)
-
-
-def _programs(options: argparse.Namespace, sub: Any) -> list[Any]:
-    from rlm_dspy import evaluation
-    from rlm_dspy.errors import ConfigurationError
-
-    keywords = jobs.rlm_options(options)
-    settings = jobs.settings(options)
-    prepare: Callable[[Any], Any] | None = None
-    if options.load is not None:
-        try:
-            state = Path(options.load).read_bytes()
-        except OSError as error:
-            raise ConfigurationError(f"--load {options.load}: {error.strerror or error}") from error
-        settings["load"] = hashlib.sha256(state).hexdigest()[:16]
-
-        def prepare(program: Any) -> Any:
-            program.load(options.load)
-            return program
-
-    names = list(dict.fromkeys(word.strip() for word in options.program.split(",")))
-    return [
-        evaluation.get(name, window=options.window, sub_lm=sub, settings=settings, prepare=prepare, **keywords)
-        for name in names
-    ]
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
+import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -58,6 +62,54 @@ def add_arguments(parser: Any) -> None:
     group.add_argument("--threads", metavar="N", type=number(int), default=4, help="how many at once (4)")
     group.add_argument("--quiet", action="store_true", help="no progress")
     group.add_argument("--debug", action="store_true", help="show tracebacks")
+
+
+def add_program_arguments(group: Any) -> None:
+    """The options of programs."""
+    group.add_argument("--load", metavar="NAME|FILE", help="begin with a preset, or with a saved state")
+    group.add_argument("--window", metavar="N", type=number(int), help="tokens of the model's window, where unknown")
+
+
+def program(options: argparse.Namespace, name: str, sub: Any) -> Any:
+    """The `rlm_dspy.evaluation.Program` of that name, with the options that were given.
+
+    Raises:
+        ConfigurationError: There is none, or the state cannot be read.
+    """
+    from rlm_dspy import RLM, evaluation, presets
+    from rlm_dspy.cli import objects
+    from rlm_dspy.errors import ConfigurationError
+
+    depends, keywords = settings(options), rlm_options(options)
+    prepare: Callable[[Any], Any] | None = None
+    if options.load is not None:
+        preset = presets.read(options.load)
+        state = json.dumps(preset.state, sort_keys=True, default=str).encode()
+        depends["load"] = hashlib.sha256(state).hexdigest()[:16]
+        keywords = {**preset.options, **keywords}
+
+        def prepare(built: Any) -> Any:
+            if isinstance(built, RLM):
+                presets.apply(preset, built)
+            else:
+                built.load_state(preset.state)
+            return built
+
+    found = None
+    if ":" in name:
+        found = objects.find(name, "--program")
+        depends["source"] = _source(name)
+    elif name not in evaluation.NAMES:
+        there = ", ".join(evaluation.NAMES)
+        raise ConfigurationError(f"no program {name!r}; there are {there}, package.module:name and file.py:name")
+    return evaluation.get(name, found, window=options.window, sub_lm=sub, settings=depends, prepare=prepare, **keywords)
+
+
+def _source(spec: str) -> str:
+    """The digest of the file that `rlm_dspy.cli.objects.find` has found something in."""
+    place = spec.rpartition(":")[0]
+    file = place if place.endswith(".py") else getattr(sys.modules.get(place), "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file and Path(file).is_file() else ""
 
 
 def complete(options: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import rlm_dspy
-from rlm_dspy.cli import ask_options, compile_options, eval, exits, model, traces
+from rlm_dspy.cli import ask_options, compile_options, eval, exits, map, model, traces
 from rlm_dspy.cli.ask_options import DEFAULT_SIGNATURE, UNLIMITED
 
 __all__ = ["DEFAULT_SIGNATURE", "SHELLS", "UNLIMITED", "build", "parse"]
@@ -136,6 +136,7 @@ def _top() -> tuple[_Parser, _Parser]:
     traces.add_parser(commands)
     compile_options.add_parser(commands)
     eval.add_parser(commands)
+    map.add_parser(commands)
     doctor = commands.add_parser(
         "doctor",
         help="find out what works on this machine, and how to mend what does not",

@@ -21,7 +21,8 @@ file.
     lines.py       JSON lines that survive a kill
     work.py        many calls at once, and stopping them
     mapping.py     a program on every row of a file
-    rows.py        rows of JSON lines and CSV
+    rows.py        rows of JSON Lines and CSV
+    ordered.py     lines in order, whatever order they are made in
 
 The command line is ``rlm-dspy eval`` and ``rlm-dspy map``.
 """
@@ -33,12 +34,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlm_dspy.evaluation.intervals import bootstrap, interval, wilson
+    from rlm_dspy.evaluation.mapping import Mapped, map_rows
     from rlm_dspy.evaluation.measuring import evaluate
-    from rlm_dspy.evaluation.programs import Program, get
+    from rlm_dspy.evaluation.programs import NAMES, Program, get
     from rlm_dspy.evaluation.report import Report, Summary, summary
     from rlm_dspy.evaluation.work import Stop
 
 __all__ = [
+    "NAMES",
+    "Mapped",
     "Program",
     "Report",
     "Stop",
@@ -47,14 +51,16 @@ __all__ = [
     "evaluate",
     "get",
     "interval",
+    "map_rows",
     "summary",
     "wilson",
 ]
 
 _WHERE = {
-    **dict.fromkeys(("Program", "get"), "programs"),
+    **dict.fromkeys(("NAMES", "Program", "get"), "programs"),
     **dict.fromkeys(("Report", "Summary", "summary"), "report"),
     **dict.fromkeys(("bootstrap", "interval", "wilson"), "intervals"),
+    **dict.fromkeys(("Mapped", "map_rows"), "mapping"),
     "Stop": "work",
     "evaluate": "measuring",
 }

@@ -12,15 +12,16 @@ from typing import Any
 
 import dspy
 
+from rlm_dspy import tracking
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.evaluation.account import Budget
 from rlm_dspy.evaluation.calling import MAX_ERRORS, Called, InARow, call
 from rlm_dspy.evaluation.programs import Program
-from rlm_dspy.evaluation.report import Report
+from rlm_dspy.evaluation.report import Report, summary
 from rlm_dspy.evaluation.results import Results, digest_of, key_of, row_of
 from rlm_dspy.evaluation.work import Stop, check_threads, finished
 from rlm_dspy.options import lms_of
-from rlm_dspy.prices import Prices
+from rlm_dspy.prices import PICO, Prices
 from rlm_dspy.redact import error_text
 from rlm_dspy.trajectory import Trajectory
 from rlm_dspy.usage import Tally
@@ -72,6 +73,9 @@ def evaluate(
         trajectories: Keep the trajectory of each RLM in ``out``, without the values of its inputs.
         max_errors: Errors in a row of what programs run on, such as a provider, at which it stops; None never does.
 
+    Where runs are tracked (`rlm_dspy.tracking.enable`) it is one MLflow run, with the traces of all calls and the
+    figures of each program.
+
     Returns:
         The report, of what there is if it was stopped.
 
@@ -80,7 +84,7 @@ def evaluate(
         RecordingError: ``out`` cannot be written.
         KeyboardInterrupt: As it came; what is finished is in ``out``.
     """
-    programs = [_program(one) for one in (program if isinstance(program, (list, tuple)) else [program])]
+    programs = [as_program(one) for one in (program if isinstance(program, (list, tuple)) else [program])]
     if len({one.name for one in programs}) < len(programs):
         raise ConfigurationError("two of the programs have one name: Program(NAME, lambda signature: program)")
     check_threads(threads)
@@ -92,45 +96,70 @@ def evaluate(
         for one in programs:
             results.begin(one)
         budget.spend(Tally())
+        earlier = results.known
         rows: dict[tuple[int, str], dict[str, Any]] = {}
         asked = Counter[str]()
         items = _items(programs, examples, results, rows, asked, seen)
 
         def work(item: _Item) -> tuple[Called, float | None, str | None]:
             module = item.program.of(item.example.get("signature"))
-            budget.check(known, _lms(module))
+            budget.check(known, lms_of_module(module))
             inputs = item.example.inputs().toDict()
             called = call(module, inputs, prices=known, budget=budget, stop=stop)
             return called, *_scored(metric, item.example, called)
 
         in_a_row = InARow(max_errors, stop)
-        for item, (called, score, said) in finished(items, work, threads, stop):
-            in_a_row.see(called)
-            if called.status == "stopped":
-                results.unfinished(item.program.name, item.key, called)
-                continue
-            row = row_of(item.program.name, item.key, item.digest, item.example, called, score)
-            if said is not None:
-                row |= {"status": "error", "outcome": "error", "error": said}
-            if trajectories and results.folder is not None:
-                _keep_trajectory(results, item, called)
-            results.add(row)
-            rows[item.place, item.program.name] = row
-            if seen is not None:
-                seen(row)
-        for _ in items:
-            pass  # What was stopped before it came to them may have results of earlier times.
-        ordered = [rows[at] for at in sorted(rows, key=lambda at: (at[0], _names(programs).index(at[1])))]
-        return Report(ordered, asked["examples"], stop.reason, results.spent / 10**12, tuple(_names(programs)))
+        names = tuple(one.name for one in programs)
+        with tracking.run(f"evaluate {', '.join(names)}", params=_params(programs, threads, metric)) as record:
+            for item, (called, score, said) in finished(items, work, threads, stop):
+                in_a_row.see(called)
+                if called.status == "stopped":
+                    results.unfinished(item.program.name, item.key, called)
+                    continue
+                row = row_of(item.program.name, item.key, item.digest, item.example, called, score)
+                if said is not None:
+                    row |= {"status": "error", "outcome": "error", "error": said}
+                if trajectories and results.folder is not None:
+                    _keep_trajectory(results, item, called)
+                results.add(row)
+                rows[item.place, item.program.name] = row
+                if seen is not None:
+                    seen(row)
+            if stop.reason is not None and earlier:
+                for _ in items:
+                    pass  # What it did not come to may have results of earlier times.
+            ordered = [rows[at] for at in sorted(rows, key=lambda at: (at[0], names.index(at[1])))]
+            report = Report(ordered, asked["examples"], stop.reason, results.spent / PICO, names)
+            _record(record, report)
+        return report
     finally:
         results.close()
 
 
-def _names(programs: Sequence[Program]) -> list[str]:
-    return [one.name for one in programs]
+def _params(programs: Sequence[Program], threads: int, metric: Any) -> dict[str, Any]:
+    params: dict[str, Any] = {"threads": threads, "metric": getattr(metric, "__name__", type(metric).__name__)}
+    for program in programs:
+        params |= {f"{program.name}.{name}": value for name, value in program.settings.items() if value is not None}
+    return params
 
 
-def _program(given: Any) -> Program:
+def _record(record: tracking.Record, report: Report) -> None:
+    """Log the figures of each program."""
+    for name in report.programs:
+        told = summary(report.of(name)).to_dict()
+        figures = {key: value for key, value in told.items() if isinstance(value, (int, float))}
+        record.log_metrics({f"{name}.{key}": float(value) for key, value in figures.items()})
+    first = report.of(report.programs[0]) if report.programs else []
+    record.log_dataset([{"key": row["key"], "digest": row["example"]} for row in first])
+    record.log_text(report.table(), "report.txt")
+
+
+def as_program(given: Any) -> Program:
+    """A module or a function as a `Program` of its own name; a `Program` as it is.
+
+    Raises:
+        ConfigurationError: It is none of these.
+    """
     if isinstance(given, Program):
         return given
     if isinstance(given, type) or not callable(given):
@@ -178,7 +207,8 @@ def _items(
             yield _Item(place, program, key, digest, example)
 
 
-def _lms(module: Any) -> list[Any]:
+def lms_of_module(module: Any) -> list[Any]:
+    """The LMs that calls of ``module`` in this context may use, as far as it is known beforehand."""
     own = module.lms() if hasattr(module, "lms") else []
     found = [*lms_of(dspy.settings.lm), *own]
     if isinstance(module, dspy.Module):

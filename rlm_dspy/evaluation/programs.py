@@ -6,21 +6,17 @@
     chunks     each chunk of the input is asked by itself, many at once, and the findings are put together
     dspy.RLM   the one of DSPy as it is, with its ``LocalInterpreter`` (no sandbox)
 
-Anything else is an import path, ``"package.module:name"``: a ``dspy.Module`` that is used as it is, or a function or
-class that is called with the signature of each example and gives one.
+Anything else is a ``dspy.Module`` that is used as it is, or a function or class that is called with the signature of
+each example and gives one. The command line finds such by ``package.module:name`` or ``file.py:name``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import json
-import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import dspy
@@ -142,6 +138,7 @@ def fitting(lm: Any, window: int | None) -> int:
 
 def get(
     name: str,
+    found: Any = None,
     *,
     window: int | None = None,
     sub_lm: Any = None,
@@ -149,10 +146,11 @@ def get(
     prepare: Callable[[Any], Any] | None = None,
     **options: Any,
 ) -> Program:
-    """The program of that name, or at that import path.
+    """The program of that name.
 
     Args:
-        name: One of `NAMES`, or ``"package.module:name"``.
+        name: One of `NAMES`; of ``found``, whatever name.
+        found: A ``dspy.Module``, or what makes one from a signature.
         window: Tokens of the LM's window, for ``direct``, ``truncate`` and ``chunks``.
         sub_lm: The LM of sub-calls, for ``rlm`` and ``dspy.RLM``; of the chunks, for ``chunks``.
         settings: What else the results depend on, such as the models' names.
@@ -172,38 +170,13 @@ def get(
         "chunks": lambda signature: Chunks(signature, lambda lm: fitting(lm, window), sub_lm=sub_lm),
         "dspy.RLM": lambda signature: _peer(signature, sub_lm, options),
     }
-    if name in builders:
+    if found is None and name in builders:
         return Program(name, builders[name], described if name in ("rlm", "dspy.RLM") else base)
-    if ":" not in name:
-        known = ", ".join(NAMES)
-        raise ConfigurationError(f"no program {name!r}; there are {known}, and import paths package.module:name")
-    found, source = imported(name)
-    described["source"] = source
+    if found is None:
+        raise ConfigurationError(f"no program {name!r}; there are {', '.join(NAMES)}, and found= for one of yours")
     if isinstance(found, dspy.Module):
         return Program(name, lambda signature: (prepare or _same)(found), described)
     return Program(name, lambda signature: _built(name, found, signature, prepare or _same), described)
-
-
-def imported(path: str) -> tuple[Any, str]:
-    """What an import path names, and the digest of its module's file. The working directory is searched too.
-
-    Raises:
-        ConfigurationError: It cannot be imported, or has no such name; the message says why.
-    """
-    module_name, _, attribute = path.partition(":")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-        found: Any = module
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except Exception as error:
-        raise ConfigurationError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    file = getattr(module, "__file__", None)
-    data = Path(file).read_bytes() if file and Path(file).is_file() else b""
-    return found, hashlib.sha256(data).hexdigest()[:16]
 
 
 def _built(name: str, build: Any, signature: Any, prepare: Callable[[Any], Any]) -> Any:

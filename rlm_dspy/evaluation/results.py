@@ -85,8 +85,7 @@ class Results:
         if record == "program":
             self._settings[str(line["program"])] = dict(line)
             return
-        cost = line.get("cost") if line.get("cost") is not None else line.get("known_cost")
-        self.spent += round(float(cost or 0.0) * PICO)
+        self.spent += picodollars(line)
         if record == "result":
             row = {name: value for name, value in line.items() if name != "record"}
             self._rows[str(row["program"]), str(row["key"])] = row
@@ -107,14 +106,9 @@ class Results:
         if before is None:
             self._keep({"record": "program", "program": program.name, "digest": program.digest, "settings": settings})
         elif before["digest"] != program.digest:
-            then = before["settings"]
-            changed = [
-                f"{name} was {then.get(name)!r} and is {settings.get(name)!r}"
-                for name in sorted({*then, *settings})
-                if then.get(name) != settings.get(name)
-            ]
+            changed = changes(before["settings"], settings)
             raise ConfigurationError(
-                f"{self.folder} has results of {program.name} with other settings ({'; '.join(changed)}). Give the "
+                f"{self.folder} has results of {program.name} with other settings ({changed}). Give the "
                 "settings of then to go on, or another folder (--out) for these"
             )
 
@@ -142,10 +136,29 @@ class Results:
             usage = called.usage.to_dict()
             self._keep({"record": "unfinished", "program": program, "key": key, **usage})
 
+    @property
+    def known(self) -> bool:
+        """Whether there is any result."""
+        return bool(self._rows)
+
     def close(self) -> None:
         """Write no more; idempotent."""
         if self._file is not None:
             self._file.close()
+
+
+def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """In what two settings differ; empty where they are the same."""
+    names = sorted({*then, *now})
+    return "; ".join(
+        f"{name} was {then.get(name)!r} and is {now.get(name)!r}" for name in names if then.get(name) != now.get(name)
+    )
+
+
+def picodollars(line: Mapping[str, Any]) -> int:
+    """What is known of the cost on a line."""
+    cost = line.get("cost") if line.get("cost") is not None else line.get("known_cost")
+    return round(float(cost or 0.0) * PICO)
 
 
 def key_of(example: Any, number: int) -> str:
@@ -178,15 +191,15 @@ def row_of(
     }
 
 
-def outputs_of(prediction: Any) -> Any:
+def outputs_of(prediction: Any, limit: int | None = _SHOWN) -> Any:
     """What a program gave, as plain data without how it came to it."""
     if not isinstance(prediction, (dspy.Example, Mapping)):
-        return plain(prediction)
-    return {str(name): plain(prediction[name]) for name in prediction.keys() if name not in _ABOUT}
+        return plain(prediction, limit)
+    return {str(name): plain(prediction[name], limit) for name in prediction.keys() if name not in _ABOUT}
 
 
-def plain(value: Any) -> Any:
-    """``value`` as data without secrets, of a size that people read; NaN and infinities as text."""
+def plain(value: Any, limit: int | None = _SHOWN) -> Any:
+    """``value`` as data without secrets, shortened to text beyond ``limit`` characters; NaN and infinities as text."""
     data = to_jsonable_python(value, fallback=str, bytes_mode="base64", inf_nan_mode="strings")
     text = redactor()(json.dumps(data))
-    return json.loads(text) if len(text) <= _SHOWN else shorten(text, _SHOWN)
+    return json.loads(text) if limit is None or len(text) <= limit else shorten(text, limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
@@ -42,6 +42,20 @@ class Score:
     high: float
     n: int
     interval: str = ""
+
+    @classmethod
+    def of(cls, scores: Sequence[float]) -> Score:
+        """That of these scores of examples, by `rlm_dspy.evaluation.interval`.
+
+        Raises:
+            ValueError: There are none.
+        """
+        from rlm_dspy.evaluation import interval
+
+        if not scores:
+            raise ValueError("a score is of one example or more")
+        low, high, how = interval(scores)
+        return cls(round(sum(scores) / len(scores), 4), round(low, 4), round(high, 4), len(scores), how)
 
     def __str__(self) -> str:
         return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f}, n={self.n})"

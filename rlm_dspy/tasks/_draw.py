@@ -56,6 +56,13 @@ class Draw:
         """``k`` of the items, none twice; all of them where there are fewer."""
         return self.shuffled(items)[:k]
 
+    def distinct(self, low: int, high: int, k: int) -> list[int]:
+        """``k`` different whole numbers from ``low`` to ``high``, both included, few of those there are."""
+        out: dict[int, None] = {}
+        while len(out) < k:
+            out[self.between(low, high)] = None
+        return list(out)
+
     def hexadecimal(self, digits: int) -> str:
         """A text of lower-case hexadecimal digits, at most 13 of them."""
         return f"{int(self.random() * 16**digits):0{digits}x}"

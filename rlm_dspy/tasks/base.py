@@ -1,17 +1,15 @@
 """The seam between families of tasks: what a family is, what an example holds, and how a batch is put together.
 
 A family is a module, or any object, with the members of `Family`. To make one: write a table of kinds, each a table of
-templates (a name and a function that builds one task), hand it to `batch`, and name the module in
-``rlm_dspy.tasks.FAMILIES``. `batch` gives what all families share: checked arguments, kinds in turn, each template of a
-kind used before one is used again, and a seed for each example that depends on nothing but the arguments and its place,
-so that a longer batch begins with the shorter one.
+templates (a name and a function that builds one task), hand it to `Batches`, and name the module in
+``rlm_dspy.tasks.FAMILIES``. `Batches` gives what all families share: checked arguments, kinds in turn, each template of
+a kind used before one is used again, and a seed for each example that depends on nothing but the arguments and its
+place, so that a longer batch begins with the shorter one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,7 +18,7 @@ import dspy
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.tasks._draw import Draw
 
-__all__ = ["CHARACTERS_PER_TOKEN", "MINIMUM_TOKENS", "SIGNATURES", "Family", "Spot", "Task", "alone", "batch"]
+__all__ = ["CHARACTERS_PER_TOKEN", "MINIMUM_TOKENS", "SIGNATURES", "Batches", "Family", "Spot", "Task"]
 
 #: How `tokens` becomes a size: English prose has about four characters a token. The same measure is used for all
 #: contexts; logs, with their numbers and ids, come to more tokens of most tokenizers than asked for.
@@ -28,7 +26,7 @@ CHARACTERS_PER_TOKEN = 4
 #: Below this there is no room for a question's facts among other text.
 MINIMUM_TOKENS = 1000
 
-#: Kind of question to the signature that fits its answer.
+#: Kind of question to the signature that fits its answer, for tasks that do not say another.
 SIGNATURES = {
     "count": "context, query -> answer: int",
     "find": "context, query -> answer: str",
@@ -38,7 +36,10 @@ SIGNATURES = {
 
 
 class Family(Protocol):
-    """What a family of tasks offers; a module with these members is one."""
+    """What a family of tasks offers; a module with these members is one.
+
+    It may have ``example`` too, `Batches.example`: then one example is made without those before it.
+    """
 
     NAME: str
     KINDS: tuple[str, ...]
@@ -75,81 +76,73 @@ class Task:
     """What a family builds at a `Spot`.
 
     Attributes:
-        context: The text that is asked about.
+        context: What is asked about, as a rule a text.
         query: The question.
-        answer: The gold: an int, a str, or a list of str.
+        answer: The gold, of a type that `rlm_dspy.tasks.scoring` knows, or the family's own metric.
         extra: Further fields of the example, for analyses.
+        signature: For `RLM`; that of `SIGNATURES` for the kind if empty.
     """
 
-    context: str
+    context: Any
     query: str
-    answer: int | str | list[str]
+    answer: Any
     extra: Mapping[str, Any] = field(default_factory=dict)
+    signature: str = ""
 
 
-_alone: contextvars.ContextVar[int | None] = contextvars.ContextVar("rlm_dspy_task_alone", default=None)
+@dataclass(frozen=True)
+class Batches:
+    """How a family makes its examples; its methods are the ``generate`` and ``example`` of a `Family`.
 
-
-@contextlib.contextmanager
-def alone(number: int) -> Iterator[None]:
-    """In here `batch` makes the example of that number and no other, as it would be in the whole batch."""
-    token = _alone.set(number)
-    try:
-        yield
-    finally:
-        _alone.reset(token)
-
-
-def batch(
-    name: str,
-    templates: Mapping[str, Sequence[str]],
-    build: Callable[[Spot], Task],
-    n: int,
-    tokens: int,
-    seed: int,
-    kinds: Sequence[str] | None = None,
-) -> list[dspy.Example]:
-    """The examples of one family.
-
-    Args:
+    Attributes:
         name: Of the family.
         templates: Kind to the names of its question templates.
         build: Makes the task of one spot.
-        n: How many; from 0.
-        tokens: Size of each context, `CHARACTERS_PER_TOKEN` characters each; from `MINIMUM_TOKENS`.
-        seed: Any int.
-        kinds: Which kinds, in turn; all of the family if None.
-
-    Returns:
-        Examples with the inputs ``context`` and ``query``, and ``answer``, ``kind``, ``family``, ``signature``,
-        ``template``, ``seed``, ``tokens``, and what the family adds.
-
-    Raises:
-        ConfigurationError: An argument is not as described; the message says what is.
     """
-    chosen = _checked(name, tuple(templates), n, tokens, seed, kinds)
-    order = {kind: Draw(name, seed, kind, "templates").shuffled(templates[kind]) for kind in chosen}
-    examples = []
-    only = _alone.get()
-    for index in range(n) if only is None else (only,):
-        kind, turn = chosen[index % len(chosen)], index // len(chosen)
-        template = order[kind][turn % len(order[kind])]
-        draw = Draw(name, seed, tokens, kind, turn)
-        task = build(Spot(kind, template, turn, tokens * CHARACTERS_PER_TOKEN, draw))
-        example = dspy.Example(
+
+    name: str
+    templates: Mapping[str, Iterable[str]]
+    build: Callable[[Spot], Task]
+
+    def example(self, number: int, tokens: int, seed: int, kinds: Sequence[str] | None = None) -> dspy.Example:
+        """The example that a batch has at a place, from 0.
+
+        Args:
+            number: The place.
+            tokens: Size of the context, `CHARACTERS_PER_TOKEN` characters each; from `MINIMUM_TOKENS`.
+            seed: Any int.
+            kinds: Which kinds, in turn; all of the family if None.
+
+        Returns:
+            An example with the inputs ``context`` and ``query``, and ``answer``, ``kind``, ``family``, ``signature``,
+            ``template``, ``seed``, ``tokens``, and what the family adds.
+
+        Raises:
+            ConfigurationError: An argument is not as described; the message says what is.
+        """
+        chosen = _checked(self.name, tuple(self.templates), number, tokens, seed, kinds)
+        kind, turn = chosen[number % len(chosen)], number // len(chosen)
+        order = Draw(self.name, seed, kind, "templates").shuffled(tuple(self.templates[kind]))
+        template = order[turn % len(order)]
+        draw = Draw(self.name, seed, tokens, kind, turn)
+        task = self.build(Spot(kind, template, turn, tokens * CHARACTERS_PER_TOKEN, draw))
+        return dspy.Example(
             context=task.context,
             query=task.query,
             answer=task.answer,
             kind=kind,
-            family=name,
-            signature=SIGNATURES[kind],
+            family=self.name,
+            signature=task.signature or SIGNATURES[kind],
             template=template,
             seed=seed,
             tokens=tokens,
             **task.extra,
-        )
-        examples.append(example.with_inputs("context", "query"))
-    return examples
+        ).with_inputs("context", "query")
+
+    def generate(self, n: int, tokens: int, seed: int, kinds: Sequence[str] | None = None) -> list[dspy.Example]:
+        """The first ``n`` examples, from 0; the same arguments give the same bytes."""
+        _checked(self.name, tuple(self.templates), n, tokens, seed, kinds)
+        return [self.example(number, tokens, seed, kinds) for number in range(n)]
 
 
 def _checked(

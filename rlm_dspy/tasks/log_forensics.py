@@ -14,18 +14,14 @@ question means stand, as shares of the text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import dspy
-
 from rlm_dspy.tasks import log_compare, log_count, log_find, log_list
-from rlm_dspy.tasks.base import Spot, Task, batch
+from rlm_dspy.tasks.base import Batches, Spot, Task
 from rlm_dspy.tasks.log_formats import FORMATS, LENGTHS
 from rlm_dspy.tasks.log_plans import write
 from rlm_dspy.tasks.log_world import World
 from rlm_dspy.tasks.scoring import score
 
-__all__ = ["KINDS", "NAME", "TEMPLATES", "generate", "score"]
+__all__ = ["KINDS", "NAME", "TEMPLATES", "example", "generate", "score"]
 
 NAME = "log_forensics"
 TEMPLATES = {
@@ -37,11 +33,6 @@ TEMPLATES = {
 KINDS = tuple(TEMPLATES)
 
 
-def generate(n: int, tokens: int, seed: int, kinds: Sequence[str] | None = None) -> list[dspy.Example]:
-    """``n`` questions, each about a log of its own; see `rlm_dspy.tasks.generate`."""
-    return batch(NAME, {kind: tuple(table) for kind, table in TEMPLATES.items()}, _build, n, tokens, seed, kinds)
-
-
 def _build(spot: Spot) -> Task:
     draw = spot.draw
     style = draw.choice(tuple(FORMATS))
@@ -51,3 +42,7 @@ def _build(spot: Spot) -> Task:
     text, tally, depths = write(world, plan, FORMATS[style], spot.characters)
     extra = {"format": style, "echoes": echoes, "depths": depths if spot.kind in ("find", "list") else []}
     return Task(text, plan.query, tally.answer(spot.kind), extra)
+
+
+_BATCHES = Batches(NAME, TEMPLATES, _build)
+generate, example = _BATCHES.generate, _BATCHES.example

@@ -17,23 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import dspy
-
 from rlm_dspy.tasks._draw import Draw
-from rlm_dspy.tasks.base import Spot, Task, batch
+from rlm_dspy.tasks.base import Batches, Spot, Task
 from rlm_dspy.tasks.needle_facts import ASIDES, POOLS, THEMES, Theme
 from rlm_dspy.tasks.prose import document
 from rlm_dspy.tasks.scoring import score
 
-__all__ = ["KINDS", "NAME", "generate", "score"]
+__all__ = ["KINDS", "NAME", "example", "generate", "score"]
 
 NAME = "needles"
 KINDS = tuple(THEMES)
-
-
-def generate(n: int, tokens: int, seed: int, kinds: Sequence[str] | None = None) -> list[dspy.Example]:
-    """``n`` questions, each about a document of its own; see `rlm_dspy.tasks.generate`."""
-    return batch(NAME, {kind: tuple(table) for kind, table in THEMES.items()}, _build, n, tokens, seed, kinds)
 
 
 def _build(spot: Spot) -> Task:
@@ -126,3 +119,7 @@ def _compare(theme: Theme, draw: Draw, characters: int) -> _Made:
 
 
 _MAKERS = {"find": _find, "list": _list, "count": _count, "compare": _compare}
+
+
+_BATCHES = Batches(NAME, THEMES, _build)
+generate, example = _BATCHES.generate, _BATCHES.example

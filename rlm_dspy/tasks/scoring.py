@@ -1,21 +1,25 @@
 """How right an answer is.
 
-    gold    right (1.0)                                                    otherwise
-    int     the same whole number                                          0.0
-    str     the same text once both are normalised                         0.0
-    list    the same set of texts once all are normalised                  |both| / |either| (Jaccard), below 1.0
+    gold     right (1.0)                                                    otherwise
+    int      the same whole number                                          0.0
+    str      the same text once both are normalised                         0.0
+    list     the same set of texts once all are normalised                  |both| / |either| (Jaccard), below 1.0
+    pairs    the same set of pairs, each without order                      F1, below 1.0; see `pair_sets`
 
 Normalised: Unicode NFKC, case folded, runs of whitespace made one space, and everything that is neither letter nor
 digit cut off both ends. What a program answers in another type than asked is read as that type where only one reading
 exists:
 
-    for an int     a float without fraction; a text that is a whole number and nothing else (``"1,234"``, ``"42.0"``)
-    for a str      a number, as its text
+    for an int     a float without fraction; a text that is a whole number and nothing else (``"1,234"``, ``"42."``)
+    for a str      a number, as its text; a date, as ISO text
     for either     a list of one item, as that item
     for a list     a tuple or set; a text that is a JSON list, or else items apart by new lines, semicolons or commas
                    (a leading ``-``, ``*`` or ``1.`` is no part of an item); a number, as one item
+    for all        a member of an enumeration, as its value; a model or dataclass of one field, as that field
 
-Anything else (None, a missing field, True for 1, a sentence round the answer) is 0.0. No prediction makes it raise.
+Anything else (None, a missing field, NaN, True for 1, ``"forty-two"``, ``"A or B"``, a sentence round the answer) is
+0.0: what is asked is a typed field, and its type is in the signature. A list with more than `MOST` times as many
+items as the gold is 0.0 too: naming everything is no answer. No prediction makes it raise.
 """
 
 from __future__ import annotations
@@ -23,16 +27,19 @@ from __future__ import annotations
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
 from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.tasks import pair_sets
+from rlm_dspy.tasks.values import LONGEST, MANY, items_of_text, normalised, plain, single
 
-__all__ = ["normalised", "score"]
+__all__ = ["MOST", "normalised", "score"]
+
+#: How many times as many items as the gold has an answer may have before it is worth nothing.
+MOST = 3
 
 _NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:[,_\u00a0 ]\d{3})+|\d+)(?:\.0*)?")
-_BULLET = re.compile(r"^\s*(?:[-*•]|\d{1,3}[.)])\s+")
 _NOTHING = object()
 
 
@@ -53,28 +60,20 @@ def score(
     """
     gold = _answer(example)
     if isinstance(gold, bool) or not isinstance(gold, (int, str, list, tuple)):
-        raise ConfigurationError("the example has no gold: its `answer` must be an int, a str or a list of str")
+        raise ConfigurationError(
+            "the example has no gold: its `answer` must be an int, a str, a list of str or a list of pairs"
+        )
     try:
         answer = _answer(prediction)
         if isinstance(gold, int):
             return float(_whole(answer) == gold)
         if isinstance(gold, str):
-            return float(normalised(_single(answer)) == normalised(gold))
+            return float(normalised(single(answer)) == normalised(gold))
+        if pair_sets.is_pairs(gold):
+            return pair_sets.f1(gold, answer, MOST * len(gold))
         return _overlap({normalised(item) for item in gold}, _items(answer))
     except Exception:  # whatever a prediction holds, its own methods failing included: it is no right answer
         return 0.0
-
-
-def normalised(value: Any) -> str | None:
-    """A text as it is compared; None for what is neither text nor number."""
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        return None
-    folded = " ".join(unicodedata.normalize("NFKC", str(value)).casefold().split())
-    first = next((n for n, letter in enumerate(folded) if letter.isalnum()), None)
-    if first is None:
-        return folded or None
-    last = next(n for n in range(len(folded), 0, -1) if folded[n - 1].isalnum())
-    return folded[first:last]
 
 
 def _answer(holder: Any) -> Any:
@@ -83,12 +82,8 @@ def _answer(holder: Any) -> Any:
     return getattr(holder, "answer", None)
 
 
-def _single(answer: Any) -> Any:
-    return answer[0] if isinstance(answer, (list, tuple)) and len(answer) == 1 else answer
-
-
 def _whole(answer: Any) -> int | object:
-    answer = _single(answer)
+    answer = single(answer)
     if isinstance(answer, bool):
         return _NOTHING
     if isinstance(answer, int):
@@ -101,29 +96,26 @@ def _whole(answer: Any) -> int | object:
 
 
 def _items(answer: Any) -> set[str | None]:
+    answer = plain(answer)
     if isinstance(answer, str):
-        answer = _split(answer)
+        answer = _split(answer) if len(answer) <= LONGEST else []
     elif isinstance(answer, (int, float)):
         answer = [answer]
-    if not isinstance(answer, (list, tuple, set, frozenset)):
+    if not isinstance(answer, (list, tuple, set, frozenset)) or len(answer) > MANY:
         return set()
-    return {normalised(item) for item in answer}
+    return {normalised(plain(item)) for item in answer}
 
 
 def _split(text: str) -> list[Any]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
-    if isinstance(value, list):
-        return value
-    stripped = text.strip()
-    if stripped[:1] == "[" and stripped[-1:] == "]":
-        stripped = stripped[1:-1]
-    separator = next((mark for mark in ("\n", ";", ",") if mark in stripped), "\n")
-    return [_BULLET.sub("", item) for item in stripped.split(separator) if item.strip()]
+    return value if isinstance(value, list) else items_of_text(text)
 
 
 def _overlap(gold: set[str | None], answer: set[str | None]) -> float:
+    if len(answer) > MOST * len(gold):
+        return 0.0
     either = gold | answer
     return len(gold & answer) / len(either) if either else 1.0

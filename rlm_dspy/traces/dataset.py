@@ -58,19 +58,20 @@ def trainset_from_traces(
 
 
 def sft_from_traces(
-    filter: str | None = None, *, missing: Missing = "skip", **which: Unpack[Which]
+    filter: str | None = None, *, missing: Missing = "skip", failed_turns: bool = False, **which: Unpack[Which]
 ) -> list[dict[str, Any]]:
     """The root's conversations, as supervised fine-tuning takes them.
 
     A run is one row: its requests only ever grow, so the last of them and the reply to it hold all turns. Where the
     conversation was compacted it goes on as another row. Conversations of children are not included. Each message of
-    the assistant has a ``weight``: 1 for a reply of this run, 0 for what stood in its prompt, such as a demonstration;
-    `rlm_dspy.rows.formed` gives the forms that trainers read.
+    the assistant has a ``weight``: 1 for a reply of this run, 0 for what stood in its prompt, such as a demonstration,
+    and for a turn that failed; `rlm_dspy.rows.formed` gives the forms that trainers read.
 
     Args:
         filter, **which: As for `trainset_from_traces`.
         missing: What happens where the trace has a message in part only: the run is left out and a warning says how
             many were, or an error is raised. Tracking without a cap (``cap=None``) keeps all of them.
+        failed_turns: Train on replies without code, and on code that ended in an error, too.
 
     Returns:
         Rows of ``{"messages": [{"role", "content", "weight"}, …], "start", "trace_id", "run_id", "outcome", "turns",
@@ -82,7 +83,8 @@ def sft_from_traces(
         ConfigurationError, MissingExtraError: As for `rlm_dspy.traces.find`.
     """
     which.setdefault("outcomes", _ANSWERED)
-    return [row for made in _made(runs(filter, **which), rows_of, missing) for row in made]
+    found = _made(runs(filter, **which), lambda run: rows_of(run, failed_turns), missing)
+    return [row for made in found for row in made]
 
 
 class _Incomplete(Exception):
@@ -134,8 +136,10 @@ def _output_names(run: TracedRun) -> list[str]:
     return list((started.outputs if started is not None else None) or (ended.outputs if ended is not None else ()))
 
 
-def rows_of(run: TracedRun) -> list[dict[str, Any]]:
+def rows_of(run: TracedRun, failed_turns: bool = False) -> list[dict[str, Any]]:
     """The rows of one run, see `sft_from_traces`."""
+    wrong = set() if failed_turns else {turn.number for turn in run.trajectory if turn.error}
+    requests = [rows.Request(m, reply, trained=turn not in wrong) for m, reply, turn in _requests(run)]
     return [
         {
             "messages": rows.marked(chain),
@@ -146,12 +150,12 @@ def rows_of(run: TracedRun) -> list[dict[str, Any]]:
             "turns": chain.trained,
             "assessments": {name: assessment.value for name, assessment in run.assessments.items()},
         }
-        for chain in rows.chains(rows.Request(messages, reply) for messages, reply in _requests(run))
+        for chain in rows.chains(requests)
     ]
 
 
-def _requests(run: TracedRun) -> Iterator[tuple[list[Message], str]]:
-    """Each request of the root and the reply to it, by the spans of language models that gave these replies."""
+def _requests(run: TracedRun) -> Iterator[tuple[list[Message], str, int]]:
+    """Each request of the root, the reply to it and its turn, by the spans of the LM calls that gave these replies."""
     calls = [(_messages(span.inputs), _said(span.outputs)) for span in run.spans]
     acted = [event for event in run.trajectory.events if isinstance(event, ev.Acted)]
     if not acted:
@@ -162,7 +166,7 @@ def _requests(run: TracedRun) -> Iterator[tuple[list[Message], str]]:
         if place is None:
             raise _Incomplete("a request of the root is not in it whole; track with cap=None")
         messages = [_whole(n, message, before) for n, message in enumerate(calls[place][0] or ())]
-        yield messages, event.reply
+        yield messages, event.reply, event.turn
         before, calls = messages, calls[place + 1 :]
 
 

@@ -18,6 +18,7 @@
     facts.py       what runs came to, put together
     outside.py     LM requests that no run accounts for
     scorers.py     scorers for ``mlflow.genai.evaluate``
+    models.py      RLMs as MLflow models, without keys
     page.py        the page of a trajectory as an artefact
     versions.py    of the packages
     store.py       where traces go, and what is done about one that does not answer
@@ -40,7 +41,7 @@ from rlm_dspy.tracking.record import Record
 if TYPE_CHECKING:
     from rlm_dspy.tracking.callback import Tracker
 
-__all__ = ["Record", "disable", "enable", "enabled", "flush", "run"]
+__all__ = ["Record", "disable", "enable", "enabled", "flush", "log_model", "run"]
 
 _quiet = False
 
@@ -90,6 +91,7 @@ def enable(
     from rlm_dspy.tracking import store as store_
     from rlm_dspy.tracking.callback import Tracker
     from rlm_dspy.tracking.capped import Clip
+    from rlm_dspy.tracking.models import guard
     from rlm_dspy.tracking.writer import writer
 
     global _quiet
@@ -101,6 +103,7 @@ def enable(
         store_.quiet()
     others = [one for one in dspy.settings.callbacks or [] if not isinstance(one, MlflowCallback)]
     dspy.configure(callbacks=[*others, Tracker(Clip(cap, redact), store)])
+    guard()
     # Off, MLflow would stop all tracing of the process while an optimiser compiles.
     mlflow.dspy.autolog(**{"log_traces_from_compile": True, **autolog})
 
@@ -142,6 +145,20 @@ def run(
         raise
     finally:
         tracker.runs.end(record, error)
+
+
+def log_model(program: Any, name: str | None = None, **options: Any) -> Any:
+    """``mlflow.dspy.log_model`` without any key, see `rlm_dspy.tracking.models.log_model`.
+
+    Raises:
+        MissingExtraError: MLflow is not installed.
+        ConfigurationError: Some of it cannot be saved, or has a secret in it; nothing was written.
+    """
+    if importlib.util.find_spec("mlflow") is None:
+        raise MissingExtraError("logging models", "mlflow")
+    from rlm_dspy.tracking import models
+
+    return models.log_model(program, name, **options)
 
 
 def disable() -> None:

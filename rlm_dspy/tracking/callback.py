@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import dspy
+from dspy.utils.callback import BaseCallback
 from mlflow.dspy.callback import MlflowCallback
 
 from rlm_dspy import events as ev
@@ -72,6 +73,10 @@ class Tracker(MlflowCallback):
         # By id, and as long as they live: another one may get the id of one that is gone.
         self._known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._scores = Scores(writer, clip)
+
+    def __reduce__(self) -> Any:
+        # A model that is saved with DSPy's settings is tracked where, and if, the process tracks that loads it.
+        return _loaded, ()
 
     # --------------------------------------------------------------------------------------------------- where
 
@@ -341,6 +346,11 @@ class Tracker(MlflowCallback):
 
     def on_adapter_parse_end(self, call_id: str, outputs: Any | None, exception: Exception | None = None) -> None:
         """Nothing."""
+
+
+def _loaded() -> BaseCallback:
+    found = [one for one in dspy.settings.callbacks or [] if isinstance(one, Tracker)]
+    return found[0] if found else BaseCallback()
 
 
 def _metric(given: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -58,7 +59,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "program_of_test", raising=False)
+    for name in ("program_of_test", "toy_of_test", "toy"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
 
 
@@ -157,6 +159,66 @@ def test_any_teleprompter_by_its_path(folder: Path, capsys: pytest.CaptureFixtur
         "Use the TRICK."
     )
     sys.modules.pop("own_of_test", None)
+
+
+def test_gepa_keeps_its_progress_in_a_folder_and_goes_on_from_there(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second time all its runs are there already, and nothing is asked of the model that reflects."""
+    Path("writer.py").write_text(
+        "from rlm_dspy.testing import outputs\n"
+        "def root(call):\n"
+        "    open('asked', 'a').write('.')\n"
+        "    return outputs(new_instruction='Use the TRICK: the last word.')\n"
+    )
+    given = arguments("--optimizer", "gepa", "--reflection-model", "scripted:writer.py", "--folder", "state")
+    given += ["--set", "max_metric_calls=20", "--set", "alpha=null", "--force"]
+    assert main(given) == exits.SUBMITTED, capsys.readouterr().err
+    first = presets.read("made.json")
+    assert first.recipe["optimizer"] == "rlm_dspy.optimizers:RLMGEPA"
+    assert "TRICK" in first.state["act"]["signature"]["instructions"], capsys.readouterr().err
+    assert first.after is not None and first.after.mean == 1.0
+    asked = Path("asked").read_text()
+    assert asked and any(Path("state").iterdir())
+    assert main(given) == exits.SUBMITTED
+    assert presets.read("made.json").state == first.state and Path("asked").read_text() == asked
+
+
+TOY = Path(__file__).parents[1] / "optimizers"
+STOCK = {
+    "random-search": ["num_candidate_programs=1"],
+    "stock-gepa": ["max_metric_calls=40"],
+    "copro": ["breadth=2", "depth=1"],
+    "simba": ["bsize=8", "num_candidates=2", "max_steps=2"],
+    "infer-rules": ["num_candidates=2"],
+    "mipro": [],
+}
+"""Names of DSPy's optimizers, and what keeps them short."""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", STOCK)
+def test_every_optimizer_of_dspy_by_its_name(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the toy task of the optimizers' own tests, with one scripted model in all seats."""
+    if name == "mipro":
+        pytest.importorskip("optuna", reason="the extra optimize is not installed")
+    path = f"import sys\nsys.path.insert(0, {str(TOY)!r})\nimport toy\n"
+    Path("toy_of_test.py").write_text(
+        f"{path}from rlm_dspy.environments.subprocess_env import Subprocess\n"
+        "program, metric = toy.program(Subprocess()), toy.metric\n"
+    )
+    Path("roles.py").write_text(f"{path}root = toy.every_role\n")
+    toy = runpy.run_path(str(TOY / "toy.py"))
+    for file, examples in (("logs.jsonl", toy["trainset"](600)), ("held.jsonl", toy["heldout"](600)[:2])):
+        Path(file).write_text("\n".join(json.dumps(example.toDict()) for example in examples))
+    more = [word for setting in STOCK[name] for word in ("--set", setting)]
+    given = ["compile", "toy_of_test.py:program", "--train", "logs.jsonl", "--val", "held.jsonl", "--optimizer", name]
+    given += ["--metric", "toy_of_test.py:metric", "--model", "scripted:roles.py", "--out", "made.json", "--quiet"]
+    assert main([*given, *more]) == exits.SUBMITTED, capsys.readouterr().err
+    made = presets.read("made.json")
+    assert made.before is not None and made.after is not None
+    # What COPRO proposes it guesses, without having seen a run.
+    assert made.after.mean == made.before.mean if name == "copro" else made.after.mean > made.before.mean
 
 
 @pytest.mark.heavy

@@ -1,7 +1,6 @@
-"""DSPy's own optimisers improve an RLM, see all of its predictors, and carry nothing of a run's contract away.
+"""What DSPy's own optimisers rely on: traces that show every predictor of an RLM, and a contract that none can lose.
 
-The task is scripted so that it can be learned: the root solves easy documents, and hard ones only if its strategy or
-its demonstrations tell it the trick. Held-out documents are all hard.
+That each of them improves an RLM is proven in tests/optimizers.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from rlm_dspy.testing import Call, ScriptedLM, code
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
 TRICK = "TRICK"
-CONTRACT_WORDS = ["zq_document", "zq_question", "zq_tool", "37", "41", "max_", "budget", "SHOW_VARS", "sub-LM calls"]
 ANSWER = re.compile(r"secret is (\w+)")
 
 
@@ -57,11 +55,6 @@ def sub(call: Call) -> str:
     return found[1] if found else "?"
 
 
-def every_role(call: Call) -> str:
-    """One LM for root and sub-calls, which ``set_lm`` makes of a program; SIMBA and BestOfN call it."""
-    return root(call) if "REPL" in call.system else sub(call)
-
-
 def examples(kind: str, count: int) -> list[dspy.Example]:
     return [
         dspy.Example(
@@ -72,7 +65,6 @@ def examples(kind: str, count: int) -> list[dspy.Example]:
 
 
 TRAIN = [*examples("easy", 4), *examples("hard", 2)]
-HELD_OUT = [example for example in examples("hard", 6) if example.answer not in {e.answer for e in TRAIN}]
 
 
 def metric(gold: Any, pred: Any, trace: Any = None, *_: Any) -> float:
@@ -91,19 +83,6 @@ def program(sandbox: Environment) -> RLM:
     )
 
 
-def score(rlm: RLM) -> float:
-    evaluate = dspy.Evaluate(devset=HELD_OUT, metric=metric, num_threads=2, display_progress=False)
-    return float(evaluate(rlm).score)
-
-
-def assert_free_of_contract(rlm: RLM) -> None:
-    """The state holds no variable, tool or limit of the runs it was made from, but those that the root's code used."""
-    state = json.dumps(rlm.dump_state(), default=str)
-    used = ["zq_document"] if any("zq_document" in str(demo.get("code")) for demo in rlm.act.demos) else []
-    used += ["zq_document"] if any("zq_document" in str(demo.get("turns")) for demo in rlm.act.demos) else []
-    assert [word for word in CONTRACT_WORDS if word in state and word not in used] == []
-
-
 def assert_contract_is_whole(rlm: RLM, lm: ScriptedLM) -> None:
     """Whatever the instructions are, the root is told variables, functions, limits and how to answer."""
     before = len(lm.calls)
@@ -120,92 +99,6 @@ def lm() -> Any:
     root_lm = ScriptedLM(root, model="scripted/root")
     with dspy.context(lm=root_lm):
         yield root_lm
-
-
-def test_the_task_is_unsolved_at_first(sandbox: Environment, lm: ScriptedLM) -> None:
-    assert score(program(sandbox)) == 0.0
-
-
-def test_bootstrap_few_shot(sandbox: Environment, lm: ScriptedLM) -> None:
-    student = program(sandbox)
-    optimizer = dspy.BootstrapFewShot(metric=metric, max_bootstrapped_demos=2, max_labeled_demos=2)
-    compiled = optimizer.compile(student, trainset=TRAIN)
-    assert score(compiled) == 100.0
-    assert_free_of_contract(compiled)
-    assert_contract_is_whole(compiled, lm)
-    for name in ("act", "sub"):
-        demos = getattr(compiled, name).fitting_demos()
-        assert len(demos) >= 2, name
-    assert json.loads(json.dumps(compiled.act.fitting_demos())) == compiled.act.fitting_demos()
-
-
-def test_gepa(sandbox: Environment, lm: ScriptedLM) -> None:
-    seen: set[str] = set()
-
-    def feedback(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
-        if pred_name is not None:
-            seen.add(pred_name)
-            assert len(pred_trace) == 1
-        return dspy.Prediction(score=metric(gold, pred), feedback="Hard documents need the trick.")
-
-    reflection = ScriptedLM(lambda call: json.dumps({"new_instruction": f"Always use the {TRICK}."}))
-    optimizer = dspy.GEPA(
-        metric=feedback,
-        max_metric_calls=40,
-        reflection_lm=reflection,
-        num_threads=2,
-        component_selector="all",
-        skip_perfect_score=False,
-    )
-    compiled = optimizer.compile(program(sandbox), trainset=TRAIN, valset=TRAIN)
-    assert score(compiled) == 100.0
-    assert compiled.act.signature.instructions == f"Always use the {TRICK}."
-    assert_free_of_contract(compiled)
-    assert_contract_is_whole(compiled, lm)
-    assert seen == {"act", "sub", "extract"}
-    # The reflecting model is shown what was done, and nothing that is true of the training runs alone.
-    prompts = "\n".join(call.prompt for call in reflection.calls)
-    assert "find the secret" in prompts and "at a loss" in prompts
-    assert "SHOW_VARS" not in prompts and "37 sub-LM" not in prompts
-
-
-@pytest.mark.filterwarnings("ignore:set_lm:UserWarning")
-def test_simba_appends_demonstrations(sandbox: Environment) -> None:
-    lm = ScriptedLM(every_role)
-    optimizer = dspy.SIMBA(metric=metric, bsize=6, num_candidates=2, max_steps=1, max_demos=4, num_threads=2)
-    with dspy.context(lm=lm):
-        compiled = optimizer.compile(program(sandbox), trainset=TRAIN, seed=1)
-        assert score(compiled) == 100.0
-        assert_free_of_contract(compiled)
-        assert_contract_is_whole(compiled, lm)
-    assert compiled.act.demos and compiled.sub.demos
-
-
-@pytest.mark.filterwarnings("ignore:set_lm:UserWarning")
-def test_simba_gives_its_advisor_the_whole_trajectory(sandbox: Environment) -> None:
-    """A root that is sometimes lucky: the advisor sees a good and a bad run of one example, all of it as text."""
-
-    def moody(call: Call) -> str:
-        reply = every_role(call)
-        lucky = call.number % 3 == 0 or TRICK in call.system
-        return reply if lucky or TRICK not in reply else code("SUBMIT('unlucky')")
-
-    advice = {"act": f"Use the {TRICK}.", "sub": "Answer in one word.", "extract": "Say what was printed."}
-    reply = f"[[ ## discussion ## ]]\nd\n\n[[ ## module_advice ## ]]\n{json.dumps(advice)}\n\n[[ ## completed ## ]]"
-    advisor = ScriptedLM(lambda call: reply)
-    optimizer = dspy.SIMBA(
-        metric=metric, bsize=6, num_candidates=3, max_steps=1, max_demos=0, num_threads=1, prompt_model=advisor
-    )
-    with dspy.context(lm=ScriptedLM(moody)):
-        compiled = optimizer.compile(program(sandbox), trainset=TRAIN, seed=3)
-        assert advisor.calls, "no bucket had a gap, so no advice was asked for"
-        prompts = "\n".join(call.prompt for call in advisor.calls)
-        assert "non-serializable" not in prompts
-        for module in ('"module_name": "act"', '"module_name": "sub"'):
-            assert module in prompts
-        assert advice["act"] in compiled.act.signature.instructions
-        assert score(compiled) == 100.0
-    assert_free_of_contract(compiled)
 
 
 def test_trace_holds_every_predictor_by_identity(sandbox: Environment, lm: ScriptedLM) -> None:
@@ -296,42 +189,6 @@ def test_best_of_n_and_refine(sandbox: Environment, wrapper: Any) -> None:
     with dspy.context(lm=ScriptedLM(policy)):
         best = wrapper(module=rlm, N=3, reward_fn=lambda args, pred: float(pred.answer == "right"), threshold=1.0)
         assert best(query="?").answer == "right"
-
-
-def test_random_search(sandbox: Environment, lm: ScriptedLM) -> None:
-    optimizer = dspy.BootstrapFewShotWithRandomSearch(
-        metric=metric, max_bootstrapped_demos=2, num_candidate_programs=1, num_threads=2
-    )
-    compiled = optimizer.compile(program(sandbox), trainset=TRAIN, valset=TRAIN)
-    assert score(compiled) == 100.0
-    assert_free_of_contract(compiled)
-
-
-def test_copro(sandbox: Environment, lm: ScriptedLM) -> None:
-    proposer = ScriptedLM(
-        lambda call: f"[[ ## proposed_instruction ## ]]\nUse the {TRICK}.\n\n"
-        "[[ ## proposed_prefix_for_output_field ## ]]\nCode:\n\n[[ ## completed ## ]]"
-    )
-    optimizer = dspy.COPRO(metric=metric, prompt_model=proposer, breadth=2, depth=1)
-    compiled = optimizer.compile(
-        program(sandbox), trainset=TRAIN, eval_kwargs={"num_threads": 2, "display_progress": False}
-    )
-    assert score(compiled) == 100.0
-    assert_free_of_contract(compiled)
-    assert_contract_is_whole(compiled, lm)
-
-
-def test_infer_rules(sandbox: Environment, lm: ScriptedLM) -> None:
-    def rules(call: Call) -> str:
-        if "natural_language_rules" in call.prompt or "natural_language_rules" in call.system:
-            return f"[[ ## reasoning ## ]]\nr\n\n[[ ## natural_language_rules ## ]]\nUse the {TRICK}."
-        return root(call)
-
-    optimizer = dspy.InferRules(metric=metric, num_candidates=1, num_rules=1, num_threads=2, max_errors=10)
-    with dspy.context(lm=ScriptedLM(rules)):
-        compiled = optimizer.compile(program(sandbox), trainset=TRAIN, valset=TRAIN)
-        assert score(compiled) == 100.0
-    assert_free_of_contract(compiled)
 
 
 def test_instructions_that_are_set_in_place_are_those_of_one_program() -> None:

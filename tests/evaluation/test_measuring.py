@@ -292,17 +292,24 @@ def test_a_module_as_it_is_and_a_task_of_ours(sandbox: Environment) -> None:
     assert report.rows[1]["answer"] == {"answer": batch[0].answer}
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("rml", "there are rlm, direct, truncate, chunks, dspy.RLM"),
-        ("no.such:thing", "no.such:thing cannot be imported: ModuleNotFoundError"),
-        ("json:nothing", "cannot be imported: AttributeError"),
-    ],
-)
-def test_unknown_programs_are_refused_with_the_fix(name: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        evaluation.get(name)
+def test_unknown_programs_are_refused_with_the_fix() -> None:
+    with pytest.raises(ConfigurationError, match=r"there are rlm, direct, truncate, chunks, dspy\.RLM, and found="):
+        evaluation.get("rml")
+    with pytest.raises(ConfigurationError, match="mine is a int: name a"):
+        evaluation.get("mine", 3).of("a -> b")
+
+
+def test_a_program_of_ones_own_is_built_for_each_signature(sandbox: Environment) -> None:
+    built: list[Any] = []
+
+    def build(signature: Any) -> dspy.Module:
+        built.append(signature)
+        return dspy.Predict(signature)
+
+    batch = [*examples(2), examples(1)[0].copy(signature="context, query -> answer")]
+    with dspy.context(lm=ScriptedLM(counts)):
+        report = evaluate(evaluation.get("mine", build), [one.with_inputs("context", "query") for one in batch], right)
+    assert [row["program"] for row in report.rows] == ["mine"] * 3 and built == [COUNT, "context, query -> answer"]
 
 
 def test_other_wrong_arguments() -> None:
@@ -318,3 +325,32 @@ def test_other_wrong_arguments() -> None:
     with dspy.context(lm=ScriptedLM(counts)):
         (row,) = evaluate(evaluation.get("truncate"), examples(1), right).rows
     assert "window of scripted/lm is unknown" in row["error"] and row["score"] is None
+
+
+@pytest.mark.heavy
+def test_it_is_one_run_of_mlflow_where_runs_are_tracked(tmp_path: Path, in_python: Any) -> None:
+    script = f"""
+import dspy
+from rlm_dspy import evaluation, tasks, tracking
+from rlm_dspy.testing import ScriptedLM, code, outputs
+
+tracking.enable("tasks", "sqlite:///{tmp_path}/mlflow.db")
+lm = ScriptedLM(lambda call: code("SUBMIT(answer=3)") if "# Task" in str(call.messages) else outputs(answer=3))
+programs = [evaluation.get("rlm", interpreter="subprocess", guidance=False), evaluation.get("direct")]
+batch = tasks.generate(3, 1000, 1, family="needles", kinds=["count"])
+with dspy.context(lm=lm):
+    report = evaluation.evaluate(programs, batch, tasks.score, threads=2)
+tracking.flush()
+import mlflow
+
+(run,) = mlflow.search_runs(experiment_names=["tasks"], output_format="list")
+assert run.data.metrics["rlm.score"] == report.to_dict()["programs"][0]["score"], run.data.metrics
+assert run.data.metrics["direct.n"] == 3 and run.data.metrics["rlm.errors"] == 0
+assert run.data.params["threads"] == "2" and run.data.params["rlm.interpreter"] == "subprocess", run.data.params
+traces = mlflow.search_traces(run_id=run.info.run_id, return_type="list")
+assert len(traces) == 6, len(traces)
+print("fine")
+"""
+    process = in_python(script)
+    out, err = process.communicate(timeout=180)
+    assert "fine" in out, err

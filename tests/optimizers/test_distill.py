@@ -117,7 +117,7 @@ def test_forms_of_rows(sandbox: Environment, tmp_path: Path) -> None:
     assert plain(line["prompt"]) + plain(line["completion"]) == plain(row["messages"])
     # A turn in the middle that is not to be learned cannot be told to a trainer that only knows roles.
     assert formed(row, "roles") == []
-    for form, lines in (("weight", 4), ("train", 4), ("completion", 4), ("roles", 3)):
+    for form, lines in (("weight", 4), ("train", 4), ("completion", 4), ("turns", 5), ("roles", 3)):
         path = tmp_path / f"{form}.jsonl"
         assert write_rows(path, rows, form=form) == lines == len(path.read_text().splitlines())  # type: ignore[arg-type]
     read = [json.loads(text) for text in (tmp_path / "weight.jsonl").read_text().splitlines()]
@@ -157,7 +157,9 @@ def test_every_reply_is_trained_on_once_and_nothing_else(runs: list[list[tuple[s
         for line in formed(row, "roles"):
             assert all(m.get("weight") == 1 for m in row["messages"] if m["role"] == "assistant")
             assert set(line) == {"messages", "start"}
-    assert set(FORMS) == {"weight", "train", "completion", "roles"}
+    single = [x["completion"] for r in rows for x in formed(r, "turns")]
+    assert [m["content"] for (m,) in single] == wanted
+    assert set(FORMS) == {"weight", "train", "completion", "turns", "roles"}
 
 
 class Trainer(Provider):

@@ -75,6 +75,17 @@ def test_only_the_default_timeout_is_turned_off_and_only_inside() -> None:
     assert timeouts() == before
 
 
+def test_equal_examples_are_each_run(sandbox: Environment) -> None:
+    """Two rollouts of one example are two: nothing is merged by what is asked."""
+    lm = ScriptedLM(lambda call: code(f"SUBMIT('answer {call.number}')"))
+    rlm = RLM("q -> a", interpreter_factory=sandbox)
+    devset = [dspy.Example(q="same", a="?").with_inputs("q")] * 3
+    with dspy.context(lm=lm), optimizers.evaluating():
+        evaluate = dspy.Evaluate(devset=devset, metric=lambda *_: 1.0, num_threads=2, display_progress=False)
+        answers = {prediction.a for _, prediction, _ in evaluate(rlm).results}
+    assert answers == {"answer 0", "answer 1", "answer 2"}
+
+
 @pytest.mark.parametrize("own", [{}, {"temperature": 0.0}, {"temperature": 1.0, "rollout_id": 77}])
 def test_a_rollout_of_the_root_reaches_sub_calls(sandbox: Environment, own: dict[str, Any]) -> None:
     """Otherwise an explicit ``sub_lm`` would answer every rollout from DSPy's cache with what it said at first."""

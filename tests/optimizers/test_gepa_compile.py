@@ -18,6 +18,7 @@ from typing import Any
 
 import dspy
 import pytest
+from dspy.lm15 import AuthError, ContextLengthError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -189,9 +190,98 @@ def test_a_metric_that_raises_costs_one_example_not_the_compile(lm: ScriptedLM) 
 def test_a_model_that_does_not_answer_ends_the_compile_at_once(lm: ScriptedLM) -> None:
     down = ScriptedLM(lambda call: Reply(error=ValueError("no such model")), model="scripted/down")
     seen: list[Rollout] = []
-    with dspy.context(lm=down), pytest.raises(RLMError, match=r"every run .* ended in an error.*no such model"):
+    with dspy.context(lm=down), pytest.raises(RLMError, match=r"does not answer: .*no such model"):
         optimizer(on_rollout=seen.append).compile(program(), trainset=examples(4))
     assert len(seen) == 4
+
+
+def test_a_reflecting_model_that_fails_is_told_and_costs_nothing_that_was_done(lm: ScriptedLM, tmp_path: Path) -> None:
+    down = ScriptedLM(lambda call: Reply(error=ValueError("no such model")), model="scripted/reflection")
+    with pytest.raises(RLMError, match=r"reflecting model failed \d times: .*no such model"):
+        (broken := optimizer(reflection_lm=down, folder=tmp_path)).compile(program(), trainset=examples(3))
+    assert broken.result is not None and len(broken.result.candidates) == 1
+    again = optimizer(folder=tmp_path, alpha=None)
+    assert "@@" in again.compile(program(), trainset=examples(3)).act.signature.instructions
+    assert again.result is not None and again.result.rollouts_run == again.result.metric_calls - 3
+    # After a proposal was made, what was found until then is given.
+    answers = iter(["The word stands between @@ and @@."])
+
+    def fades(call: Call) -> str | Reply:
+        text = next(answers, None)
+        return Reply(error=ValueError("gone")) if text is None else outputs(new_instruction=text)
+
+    faded = optimizer(reflection_lm=ScriptedLM(fades, model="scripted/fading"), alpha=None)
+    assert "@@" in faded.compile(program(), trainset=examples(3)).act.signature.instructions
+    assert faded.result is not None and "gone" in faded.result.stopped
+
+
+def test_a_small_reflecting_model_may_forget_the_form_and_have_a_small_window(lm: ScriptedLM) -> None:
+    asked: list[int] = []
+
+    def small(call: Call) -> str | Reply:
+        size = sum(len(message["content"]) for message in call.messages)
+        asked.append(size)
+        if size > 5_000:
+            return Reply(error=ContextLengthError("too long"))
+        return "Here it is:\n```\nThe word stands between @@ and @@.\n```"
+
+    small_lm = ScriptedLM(small, model="scripted/small")
+    made = optimizer(reflection_lm=small_lm, predictors=["act"], minibatch_size=6, alpha=None)
+    compiled = made.compile(program(), trainset=examples(6))
+    assert compiled.act.signature.instructions == "The word stands between @@ and @@."
+    assert max(asked) > 5_000 > min(asked)
+
+
+@pytest.mark.parametrize("on_limit", ["extract", "raise"])
+def test_runs_that_a_limit_ends_are_scored_by_their_best_answer(lm: ScriptedLM, on_limit: Any) -> None:
+    def slow(call: Call) -> str:
+        if "No more code can run" in call.prompt:
+            return outputs(answer="heron")
+        return code(f"print({call.turn})")
+
+    seen: list[Rollout] = []
+    made = optimizer(on_rollout=seen.append, max_metric_calls=1)
+    with dspy.context(lm=ScriptedLM(slow, model="scripted/slow")):
+        made.compile(program(on_limit=on_limit), trainset=examples(2))
+    assert sorted(rollout.score for rollout in seen) == [0.0, 1.0]
+    assert {rollout.outcome for rollout in seen} == {"extracted"}
+    assert all({"act", "extract"} <= set(rollout.called) for rollout in seen)
+    assert all("the limit max_iters ended the run" in rollout.told["act"] for rollout in seen)
+
+
+def test_an_outage_of_the_model_ends_the_compile_and_is_no_failure_of_a_candidate(
+    lm: ScriptedLM, tmp_path: Path
+) -> None:
+    down: list[Rollout] = []
+
+    def root_until(call: Call) -> str | Reply:
+        return Reply(error=AuthError("bad key")) if len(down) >= 9 else root(call)
+
+    made = optimizer(folder=tmp_path, on_rollout=down.append, num_threads=1)
+    root_lm = ScriptedLM(root_until, model="scripted/root")
+    with dspy.context(lm=root_lm), pytest.raises(RLMError, match=r"does not answer: .*bad key"):
+        made.compile(program(), trainset=examples(6))
+    assert made.result is not None and not made.result.promotion.promoted
+    assert "broken off" in made.result.promotion.why and len(made.result.candidates) == 1
+    assert sum(rollout.outage for rollout in down) >= 2
+    again = optimizer(folder=tmp_path)
+    again.compile(program(), trainset=examples(6))
+    assert again.result is not None and again.result.candidates[again.result.best].score == 1.0
+    good = sum(not rollout.outage for rollout in down)
+    assert again.result.rollouts_run == again.result.metric_calls - good
+
+
+def test_a_program_that_always_raises_is_told_at_once(lm: ScriptedLM) -> None:
+    class Broken(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rlm = program()
+
+        def forward(self, text: str) -> dspy.Prediction:
+            raise LookupError("nothing to look up")
+
+    with pytest.raises(RLMError, match=r"every run .* ended in an error.*nothing to look up"):
+        optimizer().compile(Broken(), trainset=examples(2))
 
 
 SCRIPT = """
@@ -252,6 +342,40 @@ def test_a_killed_compile_goes_on_and_pays_nothing_twice(
     assert told(rest["result"]) == told(whole["result"])
 
 
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import dspy
+sys.path.insert(0, {here!r})
+from test_gepa_compile import examples, optimizer, program, root
+from rlm_dspy.testing import Reply, ScriptedLM
+
+calls = []
+def slow(call):
+    calls.append(call)
+    if len(calls) == 8:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return root(call) if len(calls) < 8 else Reply("", delay=600)
+made = optimizer(folder=sys.argv[1])
+with dspy.context(lm=ScriptedLM(slow, model="scripted/root")):
+    try:
+        made.compile(program(), trainset=examples(6))
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.heavy
+def test_ctrl_c_ends_a_compile_at_once_whatever_its_models_are_doing(
+    in_python: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = in_python(INTERRUPTED.format(here=str(Path(__file__).parent)), str(tmp_path / "run"))
+    out, err = process.communicate(timeout=60)
+    assert out.strip() == "interrupted", err
+    # Runs that were stopped half-way are no rollouts.
+    lines = [json.loads(line) for line in (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()]
+    assert 1 <= len(lines) <= 4 and all(line["outcome"] == "submitted" for line in lines)
+
+
 def test_an_interrupted_compile_loses_nothing_and_reflections_are_not_paid_twice(
     lm: ScriptedLM, tmp_path: Path
 ) -> None:
@@ -288,7 +412,15 @@ def test_a_folder_of_another_compile_is_refused_and_left_as_it_is(lm: ScriptedLM
         optimizer(folder=tmp_path / "one").compile(program(), trainset=examples(4))
     with pytest.raises(ConfigurationError, match="seed was 0, is 1"):
         optimizer(folder=tmp_path / "one", seed=1).compile(program(), trainset=examples(3))
+    other = ScriptedLM(root, model="scripted/other")
+    with dspy.context(lm=other), pytest.raises(ConfigurationError, match="models was"):
+        optimizer(folder=tmp_path / "one").compile(program(), trainset=examples(3))
     assert (tmp_path / "one" / "rollouts.jsonl").read_bytes() == before
+    # Killed before its first line, a folder is as good as a new one.
+    (tmp_path / "two").mkdir()
+    for name in ("rollouts.jsonl", "proposals.jsonl", ".x.part"):
+        (tmp_path / "two" / name).touch()
+    optimizer(folder=tmp_path / "two", max_metric_calls=1).compile(program(), trainset=examples(3))
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigurationError, match="is a file"):
         optimizer(folder=tmp_path / "file").compile(program(), trainset=examples(3))
@@ -353,15 +485,19 @@ def test_what_proves_no_better_is_not_promoted(lm: ScriptedLM) -> None:
     useless = optimizer(
         reflection_lm=ScriptedLM(lambda call: outputs(new_instruction="Try."), model="scripted/useless")
     )
-    useless.compile(student, trainset=examples(3))
+    useless.compile(student, trainset=examples(3), holdout=examples(3, 6))
+    # Nothing is run on held-out examples for a candidate that there is not.
     assert useless.result is not None and "no candidate scored better" in useless.result.promotion.why
+    assert useless.result.gate_calls == 0
     assert "gave nothing new" in useless.result.stopped
 
 
 def test_labels_that_an_instruction_learned_by_heart_are_told(lm: ScriptedLM) -> None:
-    cheat = ScriptedLM(lambda call: outputs(new_instruction="@@ It is heron, or otter."), model="scripted/cheat")
-    made = optimizer(reflection_lm=cheat)
-    made.compile(program(), trainset=examples(3))
+    text = "@@ It is heron, or otter; or else none."
+    made = optimizer(reflection_lm=ScriptedLM(lambda call: outputs(new_instruction=text), model="scripted/cheat"))
+    # What several examples have for a label is a class.
+    classes = [dspy.Example(text=f"{n}", answer="none").with_inputs("text") for n in range(2)]
+    made.compile(program(), trainset=[*examples(3), *classes])
     assert made.result is not None
     found = [leak for candidate in made.result.candidates for leak in candidate.leaks.values()]
     assert ("heron", "otter") in found
@@ -442,6 +578,8 @@ def test_options_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch, no_
         optimizer().compile(program(), trainset=[])
     with pytest.raises(ConfigurationError, match=r"dspy\.Example"):
         optimizer().compile(program(), trainset=[{"text": "a"}])
+    with pytest.raises(ConfigurationError, match="with_inputs"):
+        optimizer().compile(program(), trainset=[dspy.Example(text="a", answer="a")])
     with pytest.raises(ConfigurationError, match="teacher"):
         optimizer().compile(program(), trainset=examples(1), teacher=program())  # type: ignore[arg-type]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

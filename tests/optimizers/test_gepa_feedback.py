@@ -111,6 +111,14 @@ def test_a_sub_call_that_had_the_answer_before_it_is_told_so(no_leaks: None) -> 
     assert "expected heron, got ok" in judged(gold, prediction, trace, "act", None).feedback
 
 
+def test_what_turned_out_well_is_no_fault(no_leaks: None) -> None:
+    prediction, trace = run(code("SUBMIT(context[17:22])"))
+    gold = dspy.Example(context=TEXT, query="?", answer="heron").with_inputs("context", "query")
+    right, wrong = feedback(lambda gold, pred: 1.0), feedback(lambda gold, pred: 0.5)
+    assert "before any output was seen" not in right(gold, prediction, trace, "act", None).feedback
+    assert "before any output was seen" in wrong(gold, prediction, trace, "act", None).feedback
+
+
 def test_known_answers_of_sub_calls_are_told(no_leaks: None) -> None:
     def sub_gold(gold: Any, role: str, inputs: Any, outputs: Any) -> Any:
         assert role == "classify"
@@ -207,6 +215,16 @@ def test_secrets_and_large_outputs_are_in_no_excerpt(no_leaks: None) -> None:
     assert "What is the code word?" in text and "Ended: submitted" in text
     with pytest.raises(ValueError, match="at least 400"):
         excerpt(Trajectory(), chars=10)
+
+
+def test_of_a_long_run_its_ends_and_its_failures_are_shown(no_leaks: None) -> None:
+    steps = [code(f"print(context[:{400 + n}], {n})", f"step {n}") for n in range(14)]
+    steps[6] = code("context.undefined_zq", "step 6")
+    prediction, _ = run(*steps, DONE)
+    text = excerpt(prediction.trajectory)
+    assert "undefined_zq" in text and "AttributeError" in text
+    assert "--- Turn 1," in text and "--- Turn 15," in text and "Turn 8: step 7" in text
+    assert 3_000 < len(text) <= 6_000
 
 
 def test_the_room_offers_them() -> None:

@@ -23,6 +23,7 @@ def assert_prompts(proposer: ScriptedLM, most: int) -> None:
     """The proposer is asked, in at most ``most`` characters, and told nothing that is true of the runs alone."""
     prompts = [json.dumps(call.messages) for call in proposer.calls]
     assert prompts and max(map(len, prompts)) < most, max(map(len, prompts), default=0)
+    assert not any("non-serializable" in prompt for prompt in prompts)
     assert not any("SHOW_VARS()" in prompt or "sub-LM calls, up to" in prompt for prompt in prompts)
 
 
@@ -58,18 +59,21 @@ def test_gepa(sandbox: Environment, toy: Any, root_lm: ScriptedLM, proven: Prove
 
 @pytest.mark.heavy
 def test_miprov2(sandbox: Environment, toy: Any, root_lm: ScriptedLM, proven: Proven) -> None:
+    pytest.importorskip("optuna", reason="needs the extra optimize")
     proposer = ScriptedLM(toy.propose)
-    optimizer = dspy.MIPROv2(
-        metric=toy.metric,
-        auto=None,
-        num_candidates=3,
-        prompt_model=proposer,
-        num_threads=2,
-        max_bootstrapped_demos=3,
-        max_labeled_demos=1,
-        seed=3,
+    optimizer = optimizers.mended(
+        dspy.MIPROv2(
+            metric=toy.metric,
+            auto=None,
+            num_candidates=3,
+            prompt_model=proposer,
+            num_threads=2,
+            max_bootstrapped_demos=3,
+            max_labeled_demos=1,
+            seed=3,
+        )
     )
-    big = optimizers.previewed(toy.trainset(chars=1_000_000))
+    big = toy.trainset(chars=1_000_000)
     with optimizers.evaluating():
         compiled = optimizer.compile(
             toy.program(sandbox),
@@ -77,7 +81,6 @@ def test_miprov2(sandbox: Environment, toy: Any, root_lm: ScriptedLM, proven: Pr
             valset=toy.devset(),
             num_trials=8,
             minibatch=False,
-            program_aware_proposer=False,
         )
     assert_prompts(proposer, 16_000)
     # The dataset is described, from previews.

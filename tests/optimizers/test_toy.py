@@ -13,13 +13,14 @@ from rlm_dspy.testing import ScriptedLM
 def test_each_fact_is_needed_and_lifts_the_role_that_must_know_it(sandbox: Environment, toy: Any) -> None:
     rlm = toy.program(sandbox)
     with dspy.context(lm=ScriptedLM(toy.root)):
-        assert toy.scores(rlm)["act"] == toy.scores(rlm)["sub"] == 0.0
+        held_out = toy.heldout()[1:4]
+        assert toy.scores(rlm, held_out) == {"act": 0.0, "sub": 0.0, "all": 0.0}
         rlm.act.signature = rlm.act.signature.with_instructions(toy.RULES["separator"])
-        assert toy.scores(rlm)["act"] == 0.0
+        assert toy.scores(rlm, held_out)["act"] == 0.0
         rlm.act.signature = rlm.act.signature.with_instructions(f"{toy.RULES['separator']} {toy.RULES['unit']}")
-        assert toy.scores(rlm) == {"act": 1.0, "sub": 0.0, "all": 0.5}
+        assert toy.scores(rlm, held_out) == {"act": 1.0, "sub": 0.0, "all": 0.5}
         rlm.sub.signature = rlm.sub.signature.with_instructions(toy.RULES["irony"])
-        assert toy.scores(rlm) == {"act": 1.0, "sub": 1.0, "all": 1.0}
+        assert toy.scores(rlm, held_out) == {"act": 1.0, "sub": 1.0, "all": 1.0}
 
 
 def test_where_all_is_open_the_untaught_are_right(sandbox: Environment, toy: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,35 @@ def test_an_attempt_that_raises_is_scored_and_kept_and_too_many_end_it(sandbox: 
         (attempt,) = collect(rlm, examples[1:], broken)
         assert attempt.score == 0.0 and "metric raised ZeroDivisionError" in str(attempt.error)
         assert attempt.prediction.answer == "yes"
+
+
+def test_what_is_no_unicode_is_shown_as_it_was_sent_and_can_be_saved(sandbox: Environment, tmp_path: Path) -> None:
+    steps = [code("print(chr(0xD800), chr(0), llm_query('x' + chr(0xDFFF)))"), code("SUBMIT(answer='done')")]
+    rlm = RLM("query -> answer", interpreter=sandbox, sub_lm=ScriptedLM(lambda call: "yes"))
+    examples = [dspy.Example(query="q", answer="done").with_inputs("query")]
+    with dspy.context(lm=ScriptedLM(lambda call: steps[call.turn])):
+        compiled = BootstrapTrajectories().compile(rlm, trainset=examples)
+    compiled.save(tmp_path / "state.json")
+    assert "\\ud800 \0 yes" in compiled.act.demos[0].turns[0]["output"]
+    assert compiled.sub.demos[0].prompt == "x\\udfff"
+
+
+def test_attempts_over_large_inputs_stay_small(sandbox: Environment) -> None:
+    rlm = RLM("text, query -> answer", interpreter=sandbox, max_depth=2, sub_lm=ScriptedLM(lambda call: "yes"))
+    examples = [dspy.Example(text="a" * 500_000, query="q", answer="done").with_inputs("text", "query")]
+
+    def root(call: Call) -> str:
+        if "SUBMIT(response" in call.own[0]["content"]:
+            return code("SUBMIT(response='b' * 200_000)")
+        return code("part = rlm_query('go', text=text)\nSUBMIT(answer='done')")
+
+    with dspy.context(lm=ScriptedLM(root)):
+        (attempt,) = collect(rlm, examples)
+    assert attempt.score == 1.0 and len(attempt.ran) == 2 and attempt.prediction.trajectory.children
+    kept = pickle.dumps([attempt.ran, attempt.prediction.trajectory.events])
+    assert len(kept) < 100_000
+    started = attempt.prediction.trajectory.events[0]
+    assert "an attempt keeps no value of 5" in started.inputs["text"].why and started.inputs["query"].value() == "q"
 
 
 def test_wrong_arguments_say_what_is_right(sandbox: Environment) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import json
+from collections.abc import Callable
 from typing import Any
 
 import dspy
@@ -136,6 +138,20 @@ def test_fine_tuning_each_predictor_takes_the_rows_of_others(sandbox: Environmen
     at = [name for name, _ in student.named_predictors()].index("sub")
     rows = trainer.rows(f"scripted/base-tuned-{at}")
     assert rows and all("REPL" in row[0]["content"] for row in rows), "rows of `act`, for `sub`"
+
+
+def test_what_is_mended_takes_the_arguments_that_it_took(sandbox: Environment, toy: Any) -> None:
+    """BetterTogether looks at the signature of each optimiser's ``compile`` to know what to hand it."""
+    lm = ScriptedLM([])
+    kinds: list[Callable[[], Any]] = [
+        lambda: dspy.SIMBA(metric=toy.metric, prompt_model=lm),
+        lambda: dspy.InferRules(metric=toy.metric),
+        lambda: dspy.Ensemble(),
+        lambda: dspy.MIPROv2(metric=toy.metric, prompt_model=lm, task_model=lm),
+        lambda: dspy.KNNFewShot(1, toy.trainset()[:1], dspy.Embedder(lambda texts: np.ones((len(texts), 2)))),
+    ]
+    for make in kinds:
+        assert inspect.signature(optimizers.mended(make()).compile) == inspect.signature(make().compile)
 
 
 def test_any_other_optimizer_stays_as_it_is_and_none_is_mended_twice(toy: Any) -> None:

@@ -121,6 +121,13 @@ def test_what_is_an_answered_task(demo: Any, kept: bool) -> None:
     assert (answered.shown([demo], ("author",)) != "") is kept
 
 
+def test_a_demonstration_may_lack_a_value_where_its_type_allows_that() -> None:
+    signature = dspy.Signature("text -> name: str | None, kind")
+    assert answered.own({"text": "t", "name": None, "kind": "k"}, signature) is not None
+    assert answered.own({"text": "t", "name": "n", "kind": None}, signature) is None
+    assert answered.own({"text": "t", "kind": "k"}, signature) is None
+
+
 def test_only_so_many_are_shown() -> None:
     demos = [{"task": f"t{n}", "answers": {"a": str(n)}} for n in range(100)]
     assert answered.shown(demos, ("a",)).count("SUBMIT(") == answered.MOST

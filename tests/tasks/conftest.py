@@ -1,34 +1,47 @@
-"""The second way to the answers, for all tests of tasks."""
+"""The second way to the answers, for all tests of tasks.
+
+A family's reader is ``reader_<family>.py`` beside this file, ``reader.py`` where there is none of that name; `BEFORE`
+names readers whose functions it uses, which are put before it.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-READER = Path(__file__).with_name("reader.py")
+HERE = Path(__file__).parent
+BEFORE = {"pairs": ("labelled_records",)}
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tasks_reader", READER)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@functools.cache
+def _source(family: str) -> str:
+    own = HERE / f"reader_{family}.py"
+    files = [
+        *(HERE / f"reader_{name}.py" for name in BEFORE.get(family, ())),
+        own if own.exists() else HERE / "reader.py",
+    ]
+    return "\n".join(file.read_text().replace("from __future__ import annotations\n", "") for file in files)
+
+
+@functools.cache
+def _reader(family: str) -> Callable[[Any, str, str], Any]:
+    names: dict[str, Any] = {}
+    exec(compile(_source(family), f"reader of {family}", "exec"), names)
+    read: Callable[[Any, str, str], Any] = names["solve"]
+    return read
 
 
 @pytest.fixture(scope="session")
 def solve() -> Callable[[Any], Any]:
     """``solve(example)``: the answer, read from the text."""
-    read = _load().solve
-    return lambda example: read(example.context, example.query, example.template)
+    return lambda example: _reader(example.family)(example.context, example.query, example.template)
 
 
 @pytest.fixture(scope="session")
-def reader_source() -> str:
-    """The source of the reader, to be sent into a sandbox."""
-    return READER.read_text().replace("from __future__ import annotations\n", "")
+def reader_source() -> Callable[[str], str]:
+    """``reader_source(family)``: the source of its reader, to be sent into a sandbox."""
+    return _source

@@ -16,6 +16,7 @@ import pytest
 from rlm_dspy import RLM, ConfigurationError, RecordingError, Trajectory, traces
 from rlm_dspy.cli import exits, main
 from rlm_dspy.environments.base import Environment
+from rlm_dspy.rows import formed
 from rlm_dspy.testing import Call, ScriptedLM, code
 
 mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
@@ -165,9 +166,15 @@ def test_a_conversation_is_what_the_model_was_sent(sandbox: Environment, uri: st
     sent = [call for call in lm.calls if "count it" not in call.own[0]["content"]][-1]
     told = [{name: m[name] for name in ("role", "content")} for m in row["messages"]]
     assert told == [*sent.messages, {"role": "assistant", "content": root(sent)}]
-    # What stood in the prompt before the run began, the demonstration, is not trained on.
+    # What stood in the prompt before the run began, the demonstration, is not trained on, and no turn that failed.
     weights = [m["weight"] for m in row["messages"] if m["role"] == "assistant"]
-    assert row["turns"] == sum(weights) == sent.turn + 1 and weights[0] == 0
+    assert row["turns"] == sum(weights) == 3 and not any(weights[:-3]) and sent.turn == 4
+    (line,) = formed(row, "completion")
+    assert [m["role"] for m in line["completion"]].count("assistant") == 3
+    (whole,) = traces.sft_from_traces(flush=False, failed_turns=True)
+    assert whole["turns"] == 5
+    (bare,) = formed(whole, "roles", bare=True)
+    assert [m["role"] for m in bare["messages"]].count("assistant") == 5
     assert row["outcome"] == "submitted" and row["trace_id"] == last()
 
 
