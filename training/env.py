@@ -83,10 +83,13 @@ class RLMEnv(vf.Env[RLMEnvConfig]):
 
     async def finalize(self, task: vf.Task, episode: Any) -> None:
         """Give the other seats their part of the root's reward."""
-        seats = episode.by_agent
-        roots = seats.get("agent", [])
+        roots = episode.by_agent.get("agent", [])
         if not roots:
             return
+        if roots[-1].ok:
+            # What other seats said to an attempt of the root that was void, before this one.
+            episode.traces[:] = [trace for trace in episode.traces if trace.ok or trace.agent.name == "agent"]
+        seats = episode.by_agent
         for name, weight in (("sub", self.config.sub_reward), ("child", self.config.child_reward)):
             for trace in seats.get(name, []):
                 trace.record_reward("root", roots[-1].reward, weight)
