@@ -12,6 +12,8 @@ import contextlib
 import contextvars
 import copyreg
 import functools
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +32,9 @@ from rlm_dspy.signatures.predictor import may_hold_a_key
 __all__ = ["log_model", "save_model"]
 
 _saving: contextvars.ContextVar[bool] = contextvars.ContextVar("rlm_dspy_saving", default=False)
+_reduced_kinds: Counter[type] = Counter()
+"""Classes that are pickled without keys, by how many `keyless` want that now."""
+_reducing = threading.Lock()
 _DROPPED = ("trace", "usage_tracker", "caller_modules", "caller_predict", "send_stream", "stream_listeners")
 _FIX = {
     "tools": "Make it a function that opens what it needs when it is called, such as connections and locks",
@@ -113,16 +118,22 @@ def _rlms(program: dspy.Module) -> list[RLM]:
 def keyless() -> Iterator[None]:
     """Have LMs pickled in this context without keys, headers and what they remember of requests."""
     # By class, because an LM may be anywhere: in a closure, an adapter, a module in a module.
-    new = [kind for kind in _kinds(dspy.BaseLM) if kind not in copyreg.dispatch_table]
-    for kind in new:
-        copyreg.pickle(kind, _reduced)
+    with _reducing:
+        kinds = [k for k in _kinds(dspy.BaseLM) if copyreg.dispatch_table.get(k, _reduced) is _reduced]
+        for kind in kinds:
+            copyreg.pickle(kind, _reduced)
+        _reduced_kinds.update(kinds)
     token = _saving.set(True)
     try:
         yield
     finally:
         _saving.reset(token)
-        for kind in new:
-            copyreg.dispatch_table.pop(kind, None)
+        with _reducing:
+            # Not what another thread still saves by.
+            _reduced_kinds.subtract(kinds)
+            for kind in [kind for kind in kinds if not _reduced_kinds[kind]]:
+                copyreg.dispatch_table.pop(kind, None)
+                del _reduced_kinds[kind]
 
 
 def _kinds(kind: type) -> set[type]:
