@@ -598,6 +598,22 @@ def test_what_costs_less_survives_where_costs_are_weighed(lm: ScriptedLM) -> Non
     assert "<script" not in page and "Answer at once." in page
 
 
+def test_tokens_are_not_compared_with_money(lm: ScriptedLM) -> None:
+    def thorough(call: Call) -> str:
+        # Before: asks a sub-model whose price is unknown. With the new instruction: only takes longer.
+        if "slowly" not in call.system:
+            return code("llm_query('a')\nSUBMIT('none')")
+        return code("SUBMIT('none')" if call.turn == 3 else "print(1)")
+
+    slower = ScriptedLM(lambda call: outputs(new_instruction="Answer slowly."), model="scripted/slower")
+    made = optimizer(reflection_lm=slower, weigh_cost=True, predictors=["act"])
+    with dspy.context(lm=ScriptedLM(thorough, model="scripted/root")):
+        made.compile(program(prices={"scripted/root": (0.1, 0.1)}), trainset=examples(3))
+    result = made.result
+    assert result is not None and result.candidates[0].cost is None
+    assert [proposal.accepted for proposal in result.proposals] and not any(p.accepted for p in result.proposals)
+
+
 def test_options_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch, no_leaks: None) -> None:
     for wrong in ({"max_metric_calls": 0}, {"repeats": 0}, {"alpha": 2.0}, {"components": "some"}):
         with pytest.raises(ConfigurationError, match=next(iter(wrong))):
