@@ -85,8 +85,13 @@ class InputsData(CaseData):
 async def case_of(data: Any) -> Case:
     """The case of a task. Of one that is none of ours, its prompt is the only input."""
     if isinstance(data, CaseData):
-        return await threads.run(_SHELF.get, data.model_dump_json(exclude={"idx"}), data.case)
+        # The same facts are another case in another class.
+        key = (type(data), data.model_dump_json(exclude={"idx"}))
+        return await threads.run(_SHELF.get, key, data.case)
     return Case({"prompt": data.prompt_text}, DEFAULT_SIGNATURE)
+
+
+_Key = tuple[type[CaseData], str]
 
 
 class _Shelf:
@@ -94,10 +99,10 @@ class _Shelf:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._making: dict[str, Future[Case]] = {}
-        self._kept: OrderedDict[str, Case] = OrderedDict()
+        self._making: dict[_Key, Future[Case]] = {}
+        self._kept: OrderedDict[_Key, Case] = OrderedDict()
 
-    def get(self, key: str, make: Callable[[], Case]) -> Case:
+    def get(self, key: _Key, make: Callable[[], Case]) -> Case:
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -121,7 +126,7 @@ class _Shelf:
             with self._lock:
                 del self._making[key]
 
-    def _keep(self, key: str, case: Case) -> None:
+    def _keep(self, key: _Key, case: Case) -> None:
         with self._lock:
             self._kept[key] = case
             while sum(one.characters for one in self._kept.values()) > KEPT_CHARACTERS:
