@@ -41,7 +41,7 @@ DIALECT = "vllm"
 """How requests are written: as DSPy writes them for ``dspy.LM("hosted_vllm/NAME")``."""
 PAUSES = (0.5, 2.0, 8.0)
 """Seconds before a request is sent again, after a lost connection or one of these statuses."""
-RETRIED = frozenset({429, 500, 502, 503, 504})
+RETRIED = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
 _STOPPED = re.compile(r"rollout stopped: (\w+)")
 _CONCLUDED = frozenset({401, 409})
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("verifiers", reason="needs pip install 'rlm-dspy[train]'")
 
-from rlm_dspy.training.cases import Case, CaseData, case_of  # noqa: E402
+from rlm_dspy.training.cases import Case, CaseData, case_of
 
 made: list[str] = []
 

@@ -46,7 +46,7 @@ def test_each_request_has_a_key_and_is_counted(serve: Any) -> None:
     assert (seat.calls, seat.output_tokens) == (5, 5) and 1 < seat.width <= 5
 
 
-@pytest.mark.parametrize("failing", [[0], [503], [429, 0, 500]])
+@pytest.mark.parametrize("failing", [[0], [503], [429, 0, 500], [408, 529, 520]])
 def test_a_request_that_is_sent_again_has_the_same_key(serve: Any, failing: list[int]) -> None:
     server = serve(echo)
     server.failing = list(failing)
