@@ -52,6 +52,8 @@ class ModelServer:
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(self._start())
+        # Not before the loop runs for good: a stop that comes earlier would be lost, and closing wait for ever.
+        self._loop.call_soon(self._ready.set)
         self._loop.run_forever()
         self._loop.run_until_complete(self._runner.cleanup())
         self._loop.close()
@@ -67,7 +69,6 @@ class ModelServer:
         await site.start()
         port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
         self.url = f"http://127.0.0.1:{port}/v1"
-        self._ready.set()
 
     @property
     def messages(self) -> list[list[dict[str, Any]]]:
