@@ -22,10 +22,8 @@ _GENERIC = {"List": "list", "Dict": "dict", "Tuple": "tuple", "Set": "set", "fro
             "Literal": "Literal", "list": "list", "dict": "dict", "tuple": "tuple", "set": "set"}  # fmt: skip
 BUILT_IN = frozenset({*_SIMPLE, *_GENERIC})
 """The names of types that cannot be given to others."""
-KNOWN = (
-    "str, int, float, bool, list[...], dict[str, ...], tuple[...], set[...], Literal['a', 'b'], X | None, date, "
-    "datetime, time, timedelta, Any"
-)
+KNOWN = "str, int, float, bool, list[...], dict[str, ...], tuple[...], set[...], Literal['a', 'b'], X | None, date, " \
+        "datetime, time, timedelta, Any"
 """The types that a signature may name, as errors list them."""
 _MEANT = {"string": "str", "text": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list",
           "object": "dict[str, Any]", "json": "dict[str, Any]", "enum": "Literal['a', 'b']", "double": "float",
@@ -101,11 +99,8 @@ class _Reader:
         if word in _SIMPLE:
             return _SIMPLE[word]
         if word in ("Optional", "Union", "Literal"):
-            raise self._error(
-                f"{word} needs brackets: {word}['a', 'b']"
-                if word == "Literal"
-                else f"{word} needs brackets; write X | None"
-            )
+            raise self._error(f"{word} needs brackets: {word}['a', 'b']" if word == "Literal" else
+                              f"{word} needs brackets; write X | None")
         if word in _GENERIC:
             return _SIMPLE[_GENERIC[word]]
         if word in ("Image", "Audio", "File", "History", "Tool"):
@@ -155,10 +150,8 @@ class _Reader:
         if kind == "Optional":
             return Optional[types[0]]  # noqa: UP045
         if kind in ("set", "dict") and not _hashable(types[0]):
-            raise self._error(
-                f"{_source(parts[0])} cannot be {'in a set' if kind == 'set' else 'a key'}; "
-                f"write {'list[...]' if kind == 'set' else 'dict[str, ...]'}"
-            )
+            raise self._error(f"{_source(parts[0])} cannot be {'in a set' if kind == 'set' else 'a key'}; "
+                              f"write {'list[...]' if kind == 'set' else 'dict[str, ...]'}")
         builtin: Any = {"list": list, "set": set, "dict": dict}[str(kind)]
         return builtin[tuple(types)] if kind == "dict" else builtin[types[0]]
 

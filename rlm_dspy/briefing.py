@@ -32,7 +32,9 @@ class Briefing:
         trouble: What went wrong in making it, for the event log.
     """
 
-    def __init__(self, run: Run, variables: Sequence[VariableInfo], functions: HostFunctions, guide: Guide) -> None:
+    def __init__(
+        self, run: Run, variables: Sequence[VariableInfo], functions: HostFunctions, guide: Guide
+    ) -> None:
         self._run = run
         self._guide = guide
         self._variables = variables

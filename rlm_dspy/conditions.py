@@ -34,7 +34,9 @@ class Differences:
     loose: bool = False
 
 
-def differences(code: str, before: str, data: Data, task: str, words: Mapping[str, int]) -> Differences:
+def differences(
+    code: str, before: str, data: Data, task: str, words: Mapping[str, int]
+) -> Differences:
     """How the conditions of ``code`` differ from those of ``task``.
 
     Args:
@@ -57,7 +59,9 @@ def _forgotten(found: Differences, done: str, name: str, words: Mapping[str, int
     lacking = [f"{word!r} ({n:,} times)" for word, n in words.items() if not _used(word.lower(), done)]
     if lacking and len(lacking) < len(words):
         listed = ", ".join(lacking)
-        found.remarks.append(f"These words of the task stand in {name} too, and the code does not use them: {listed}.")
+        found.remarks.append(
+            f"These words of the task stand in {name} too, and the code does not use them: {listed}."
+        )
         found.doubts.append(f"does not use {listed}, of the task. If it is a condition, use it")
 
 
@@ -126,3 +130,4 @@ def _narrow(found: Differences, code: str, data: Data, task: str) -> None:
             found.remarks.append("\n".join([said, *passages]))
             found.doubts.append(f"looks for {wording} alone, and other sentences have {name!r} too")
             return
+

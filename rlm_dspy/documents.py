@@ -119,7 +119,9 @@ def _names(paths: list[str]) -> list[str]:
     names = []
     for own in parts:
         others = [other for other in parts if other is not own]
-        length = next((n for n in range(1, len(own) + 1) if all(other[-n:] != own[-n:] for other in others)), len(own))
+        length = next(
+            (n for n in range(1, len(own) + 1) if all(other[-n:] != own[-n:] for other in others)), len(own)
+        )
         names.append(Path(*own[-length:]).as_posix())
     return names
 

@@ -138,7 +138,9 @@ def asked(signature: type[dspy.Signature], values: Mapping[str, Any]) -> str:
     """
     texts = {name: value for name, value in values.items() if isinstance(value, str)}
     data = max(texts, key=lambda name: len(texts[name]), default="")
-    long = [text for name, text in texts.items() if SHORT < len(text) <= ASKED and name != data and asks(name)]
+    long = [
+        text for name, text in texts.items() if SHORT < len(text) <= ASKED and name != data and asks(name)
+    ]
     parts = [text for text in (task_text(values), *long) if text]
     return "\n".join([*parts, *([] if default_instructions(signature) else [signature.instructions])]).strip()
 

@@ -245,7 +245,9 @@ class Loop:
             conversation.reply = f"{reasoning}\n\n```python\n{code}\n```" if reasoning else f"```python\n{code}\n```"
         self.final_reasoning = reasoning
         run.events.emit(
-            ev.Acted(turn=run.turn, reply=conversation.reply, reasoning=reasoning, code=code, seconds=_since(started))
+            ev.Acted(
+                turn=run.turn, reply=conversation.reply, reasoning=reasoning, code=code, seconds=_since(started)
+            )
         )
         if self.guidance.salvage and labelled_code(conversation.reply).code != code:
             run.events.emit(ev.Aided(turn=run.turn, aid="salvage"))

@@ -30,7 +30,9 @@ CONDITIONS = 8
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
-def mended(code: str, data: Data, task: str, words: Mapping[str, int], plain: bool = True) -> ast.Module | None:
+def mended(
+    code: str, data: Data, task: str, words: Mapping[str, int], plain: bool = True
+) -> ast.Module | None:
     """``code`` with the conditions of its comprehensions mended, None where there is nothing to mend.
 
     Args:
@@ -195,7 +197,9 @@ class _Mending(ast.NodeTransformer):
         meant = columns.other_type(self._data, str(keys[0]), given.value)
         return None if meant is None else ast.Compare(subject, leaf.ops, [ast.Constant(meant)])
 
-    def _tightened(self, leaf: ast.expr, value: str, subject: ast.expr, build: Callable[[str], ast.expr]) -> ast.expr:
+    def _tightened(
+        self, leaf: ast.expr, value: str, subject: ast.expr, build: Callable[[str], ast.expr]
+    ) -> ast.expr:
         whole_line = isinstance(leaf, ast.Compare) and isinstance(leaf.ops[0], ast.In) and isinstance(subject, ast.Name)
         place = find(self._data, value) if whole_line and value.isalnum() else None
         if place is None:

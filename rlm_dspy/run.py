@@ -138,7 +138,9 @@ class Run:
         """Why `request_stop` was called, or None."""
         return self._stop_reason
 
-    async def bounded(self, work: Any, *, interrupt: Callable[[], Any] | None = None, grace: float = 5.0) -> Any:
+    async def bounded(
+        self, work: Any, *, interrupt: Callable[[], Any] | None = None, grace: float = 5.0
+    ) -> Any:
         """Await ``work``, but not past ``max_seconds`` or a requested stop.
 
         Args:

@@ -66,11 +66,8 @@ _FORMATS: dict[str, Any] = {
     "binary": bytes,
     "uuid": uuid.UUID,
     **{f"uuid{n}": getattr(pydantic, f"UUID{n}") for n in (1, 3, 4, 5)},
-    **{
-        f"ipv{n}{kind}": getattr(ipaddress, f"IPv{n}{kind.capitalize() or 'Address'}")
-        for n in (4, 6)
-        for kind in ("", "network", "interface")
-    },
+    **{f"ipv{n}{kind}": getattr(ipaddress, f"IPv{n}{kind.capitalize() or 'Address'}")
+       for n in (4, 6) for kind in ("", "network", "interface")},
     "uri": pydantic.AnyUrl,
 }
 
@@ -221,7 +218,9 @@ class _Builder:
         if self.spent > MAX_TYPES:
             raise ValueError(f"{place}: the schemas stand for more than {MAX_TYPES:,} types; name fewer properties")
 
-    def _type(self, schema: Any, place: str, document: str, name: str, key: tuple[str, str] | None = None) -> _Type:
+    def _type(
+        self, schema: Any, place: str, document: str, name: str, key: tuple[str, str] | None = None
+    ) -> _Type:
         """The type of one schema; ``key`` where it can be referred to."""
         self._spend(1, place)
         self.levels += 1
@@ -247,10 +246,8 @@ class _Builder:
             rest = {word: value for word, value in schema.items() if word != "allOf"}
             schema = {**rest, **only} if isinstance(only, dict) else rest
         if wrong := sorted(schema.keys() & _UNSUPPORTED):
-            raise ValueError(
-                f"{place}: {wrong[0]!r} is not supported; write one schema of type, properties, items, "
-                "enum, anyOf and $ref"
-            )
+            raise ValueError(f"{place}: {wrong[0]!r} is not supported; write one schema of type, properties, items, "
+                             "enum, anyOf and $ref")
         if "$ref" in schema:
             return self._reference(schema, place, document)
         if "enum" in schema or "const" in schema:
@@ -264,7 +261,9 @@ class _Builder:
         if not kinds:
             return _Type(Any, hashable=False)
         if len(kinds) > 1:
-            parts = [self._type({**_relevant(schema, kind), "type": kind}, place, document, name) for kind in kinds]
+            parts = [
+                self._type({**_relevant(schema, kind), "type": kind}, place, document, name) for kind in kinds
+            ]
             return _union_of(parts)
         (kind,) = kinds
         if wrong := sorted(schema.keys() & (_BOUNDS - _KEYWORDS.get(kind, frozenset()))):
@@ -332,10 +331,8 @@ class _Builder:
                 raise ValueError(f"{place}: prefixItems is a list of schemas")
             fixed = items is False or "items" not in schema
             if not fixed or {low, high} - {None, len(prefix)}:
-                raise ValueError(
-                    f"{place}: prefixItems gives every item of an array of fixed length; leave out items, "
-                    "minItems and maxItems"
-                )
+                raise ValueError(f"{place}: prefixItems gives every item of an array of fixed length; leave out items, "
+                                 "minItems and maxItems")
             place += ".prefixItems"
             parts = [self._type(p, f"{place}[{n}]", document, f"{name}{n + 1}") for n, p in enumerate(prefix)]
             kinds = tuple(part.annotation for part in parts)

@@ -130,7 +130,9 @@ class Call:
 Policy = Iterable["str | Reply"] | Callable[[Call], "str | Reply"]
 
 
-def oracle(*steps: str | Callable[[Call], str], answer: Mapping[str, Any] | None = None) -> Callable[[Call], str]:
+def oracle(
+    *steps: str | Callable[[Call], str], answer: Mapping[str, Any] | None = None
+) -> Callable[[Call], str]:
     """The policy of a root that knows what to do: step k is the code of its turn k, in every run alike.
 
     Args:

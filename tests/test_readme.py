@@ -151,3 +151,11 @@ def test_the_tests_that_the_readme_names_exist() -> None:
     for file, name in named:
         text = (ROOT / "tests" / "core" / file).read_text(encoding="utf-8")
         assert re.search(rf"\bdef {name}\b", text), f"{file} has no {name}"
+
+
+def test_pictures_are_there_small_and_described() -> None:
+    pictures = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(pictures) >= 3
+    for described, path in pictures:
+        file = ROOT / path
+        assert len(described) > 60 and file.read_bytes().startswith(b"\x89PNG") and file.stat().st_size < 150_000, path

@@ -106,7 +106,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--config", metavar="FILE", help="options from a TOML file")
 
     group = parser.add_argument_group("sandbox")
-    group.add_argument("--interpreter", metavar="NAME", help="local (confined, the default), subprocess, inprocess")
+    group.add_argument(
+        "--interpreter", metavar="NAME", help="local (confined, the default), subprocess, inprocess"
+    )
     group.add_argument(
         "--env-opt", metavar="K=V", action="append", type=pair, help="an option of it, such as memory=2GiB"
     )

@@ -34,7 +34,9 @@ def run(options: argparse.Namespace) -> int:
     if waiting:
         print("looking at this machine ...", end="", file=sys.stderr, flush=True)
     try:
-        findings = doctor.examine(options.model, options.api_base, call=not options.no_call, seconds=options.seconds)
+        findings = doctor.examine(
+            options.model, options.api_base, call=not options.no_call, seconds=options.seconds
+        )
     finally:
         logging.disable(logging.NOTSET)
         if waiting:

@@ -1,11 +1,11 @@
 """The cache folder of models: what is there, what was verified, and who is writing.
 
-$RLM_DSPY_CACHE, or $XDG_CACHE_HOME/rlm-dspy, or ~/.cache/rlm-dspy
-    models/NAME/FILE.gguf        a whole file; it gets this name only after its hash was found right
-    models/NAME/model.json       what it is
-    models/NAME/verified.json    which size, time and hash it had when it was hashed
-    models/NAME/partial/         what there is of a file that is not whole yet (see partial.py)
-    models/.locks/NAME.lock      held by the process that writes there
+    $RLM_DSPY_CACHE, or $XDG_CACHE_HOME/rlm-dspy, or ~/.cache/rlm-dspy
+        models/NAME/FILE.gguf        a whole file; it gets this name only after its hash was found right
+        models/NAME/model.json       what it is
+        models/NAME/verified.json    which size, time and hash it had when it was hashed
+        models/NAME/partial/         what there is of a file that is not whole yet (see partial.py)
+        models/.locks/NAME.lock      held by the process that writes there
 """
 
 from __future__ import annotations

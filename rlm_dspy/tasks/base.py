@@ -44,7 +44,9 @@ class Family(Protocol):
     NAME: str
     KINDS: tuple[str, ...]
 
-    def generate(self, n: int, tokens: int, seed: int, kinds: Sequence[str] | None = None) -> list[dspy.Example]:
+    def generate(
+        self, n: int, tokens: int, seed: int, kinds: Sequence[str] | None = None
+    ) -> list[dspy.Example]:
         """``n`` examples with contexts of about ``tokens`` tokens; the same arguments give the same bytes."""
 
     def score(self, example: Any, prediction: Any, trace: Any = None) -> float:
@@ -143,7 +145,9 @@ class Batches:
         return [self.example(number, tokens, seed, kinds) for number in range(n)]
 
 
-def _checked(name: str, known: tuple[str, ...], n: Any, tokens: Any, seed: Any, kinds: Any) -> tuple[str, ...]:
+def _checked(
+    name: str, known: tuple[str, ...], n: Any, tokens: Any, seed: Any, kinds: Any
+) -> tuple[str, ...]:
     """The kinds to use, once all arguments are in order."""
     for label, value in (("n", n), ("tokens", tokens), ("seed", seed)):
         if not isinstance(value, int) or isinstance(value, bool):

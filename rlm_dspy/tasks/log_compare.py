@@ -100,7 +100,9 @@ def fewest_of_three(world: World, draw: Draw) -> Plan:
         )
     )
     plants = _planted(numbers, lambda service: {"service": service, "level": "WARN"})
-    return Plan(query, plants, lambda r: r.level == "WARN" and r.service in numbers, lambda r: r.service, least=True)
+    return Plan(
+        query, plants, lambda r: r.level == "WARN" and r.service in numbers, lambda r: r.service, least=True
+    )
 
 
 def service_most_traces(world: World, draw: Draw) -> Plan:

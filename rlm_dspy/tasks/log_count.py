@@ -160,7 +160,8 @@ def by_latency_and_service(world: World, draw: Draw) -> Plan:
         )
     )
     plants = [
-        {"service": service, "level": "ERROR", "latency": limit + draw.between(1, 6000)} for _ in _some(world, draw)
+        {"service": service, "level": "ERROR", "latency": limit + draw.between(1, 6000)}
+        for _ in _some(world, draw)
     ]
     return Plan(
         query,

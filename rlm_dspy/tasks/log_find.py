@@ -110,7 +110,9 @@ def request_of_user(world: World, draw: Draw) -> Plan:
             f"Give the id (such as r-0123456789) of the only request by {user} that was answered with status {status}.",
         )
     )
-    return Plan(query, plants, lambda r: bool(r.request) and r.user == user and r.status == status, lambda r: r.request)
+    return Plan(
+        query, plants, lambda r: bool(r.request) and r.user == user and r.status == status, lambda r: r.request
+    )
 
 
 TEMPLATES: dict[str, Builder] = {

@@ -81,7 +81,9 @@ class Tally:
         return ranked[0]
 
 
-def write(world: World, plan: Plan, render: Callable[[Record], str], characters: int) -> tuple[str, Tally, list[float]]:
+def write(
+    world: World, plan: Plan, render: Callable[[Record], str], characters: int
+) -> tuple[str, Tally, list[float]]:
     """The log of a plan.
 
     Args:

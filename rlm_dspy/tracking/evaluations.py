@@ -1,6 +1,6 @@
 """An MLflow run for each ``dspy.Evaluate`` and for each ``compile`` of an optimiser, nested as they are.
 
-MLflow's own (``log_evals``, ``log_compiles`` of ``mlflow.dspy.autolog``) store sets of examples whole. Where they are
+MLflow's own (``log_evals``, ``log_compiles`` of ``mlflow.dspy.autolog``) hold whole inputs. Where they are
 asked for all the same, their runs are taken, and what is known here is logged to them: nothing is doubled.
 """
 

@@ -13,7 +13,6 @@ import contextvars
 import copyreg
 import functools
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,9 +31,8 @@ from rlm_dspy.signatures.predictor import may_hold_a_key
 __all__ = ["log_model", "save_model"]
 
 _saving: contextvars.ContextVar[bool] = contextvars.ContextVar("rlm_dspy_saving", default=False)
-_reduced_kinds: Counter[type] = Counter()
-"""Classes that are pickled without keys, by how many `keyless` want that now."""
-_reducing = threading.Lock()
+_lock = threading.Lock()
+_savers = 0
 _DROPPED = ("trace", "usage_tracker", "caller_modules", "caller_predict", "send_stream", "stream_listeners")
 _FIX = {
     "tools": "Make it a function that opens what it needs when it is called, such as connections and locks",
@@ -117,23 +115,24 @@ def _rlms(program: dspy.Module) -> list[RLM]:
 @contextlib.contextmanager
 def keyless() -> Iterator[None]:
     """Have LMs pickled in this context without keys, headers and what they remember of requests."""
+    global _savers
     # By class, because an LM may be anywhere: in a closure, an adapter, a module in a module.
-    with _reducing:
-        kinds = [k for k in _kinds(dspy.BaseLM) if copyreg.dispatch_table.get(k, _reduced) is _reduced]
-        for kind in kinds:
-            copyreg.pickle(kind, _reduced)
-        _reduced_kinds.update(kinds)
+    with _lock:
+        _savers += 1
+        for kind in _kinds(dspy.BaseLM):
+            if kind not in copyreg.dispatch_table:
+                copyreg.pickle(kind, _reduced)
     token = _saving.set(True)
     try:
         yield
     finally:
         _saving.reset(token)
-        with _reducing:
-            # Not what another thread still saves by.
-            _reduced_kinds.subtract(kinds)
-            for kind in [kind for kind in kinds if not _reduced_kinds[kind]]:
-                copyreg.dispatch_table.pop(kind, None)
-                del _reduced_kinds[kind]
+        with _lock:
+            _savers -= 1
+            if not _savers:
+                # Another thread may save a model at the same time.
+                for kind in [kind for kind, how in copyreg.dispatch_table.items() if how is _reduced]:
+                    del copyreg.dispatch_table[kind]
 
 
 def _kinds(kind: type) -> set[type]:

@@ -152,6 +152,9 @@ def test_only_what_is_saved_so_goes_without_keys() -> None:
         thread.start()
         thread.join()
         assert KEY.encode() in other[0] and cloudpickle.loads(other[0]).sub_lm.kwargs["api_key"] == KEY
+        with models.keyless():
+            pass
+        assert KEY.encode() not in cloudpickle.dumps(rlm)
     assert dspy.LM not in copyreg.dispatch_table and KEY.encode() in cloudpickle.dumps(rlm)
 
 

@@ -178,6 +178,31 @@ def test_a_run_of_ones_own_holds_loops_and_evaluations_and_plain_modules(tracked
     assert json.loads(artefact(run, "mine_preview.json")) == [{"context": "one"}]
 
 
+def test_what_an_rlm_takes_in_the_place_of_an_lm_is_counted_once(tracked: Any, sandbox: Environment) -> None:
+    inner = program(sandbox, prices={**PRICES})
+    usages: list[Any] = []
+    replies = ["print(llm_query('p'))", "SUBMIT('[[ ## answer ## ]]\\nyes')"]
+    with tracking.run("bench") as record, dspy.context(lm=inner.as_lm(lm=root(*replies))):
+        assert dspy.Predict("question -> answer")(question="q" * 100_000).answer == "yes"
+        usages.append(record.facts.usage.to_dict())
+    metrics = runs()["bench"].data.metrics
+    assert metrics["lm_calls"] == 3 == usages[0]["lm_calls"] and metrics["input_tokens"] == usages[0]["input_tokens"]
+    assert metrics["runs"] == 1 and metrics["cost"] == usages[0]["cost"] > 0
+
+
+def test_large_examples_are_hashed_beside_what_is_written(tracked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlm_dspy.tracking import record as module
+
+    monkeypatch.setattr(module, "AT_ONCE", 10)
+    rows = examples("a" * 1_000, "b")
+    with tracking.run("bench") as record:
+        record.log_dataset(rows, "devset")
+    deadline = time.monotonic() + 20
+    while "devset.digest" not in (params := runs()["bench"].data.params) and time.monotonic() < deadline:
+        pass  # flushing waits
+    assert params["devset.digest"] == digest(rows)
+
+
 def test_runs_side_by_side_have_their_own_traces(tracked: Any, sandbox: Environment) -> None:
     rlm, lm = program(sandbox), root("SUBMIT(answer=context)")
 
@@ -219,6 +244,26 @@ def test_a_run_that_raises_has_failed_and_says_why(tracked: Any, sandbox: Enviro
     assert found["bad"].data.metrics["outcome.failed"] == 1
     assert found["evaluate RLM"].info.status == "FINISHED"
     assert found["evaluate RLM"].data.metrics["failed_examples"] == 1
+
+
+def test_an_optimizer_of_ones_own_that_fails_is_a_failed_run(tracked: Any) -> None:
+    class Mine(dspy.teleprompt.Teleprompter):  # type: ignore[misc]
+        def __init__(self, steps: int) -> None:
+            self.steps, self.note, self.lm = steps, "x" * 10_000, None
+
+        def compile(self, student: Any, *, trainset: Any, fail: bool = False, **kwargs: Any) -> Any:
+            if fail:
+                raise ValueError(f"no idea, but the key is {SECRET}")
+            return student
+
+    student, trainset = dspy.Predict("text -> label"), examples("a")
+    Mine(5).compile(student, trainset=trainset)
+    with pytest.raises(ValueError, match="no idea"):
+        Mine(6).compile(student, trainset=trainset, fail=True)
+    done, failed = sorted(runs().values(), key=lambda run: int(run.data.params["steps"]))
+    assert (done.info.status, failed.info.status) == ("FINISHED", "FAILED")
+    assert done.data.params["strategy"] == done.data.params["strategy_compiled"] and "note" not in done.data.params
+    assert failed.data.tags["rlm_dspy.error"] == "ValueError: no idea, but the key is [hidden]"
 
 
 @pytest.mark.heavy
