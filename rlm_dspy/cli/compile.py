@@ -178,7 +178,8 @@ def _split(examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any],
 
 def _read(path: str, option: str, inputs: Sequence[str]) -> list[dspy.Example]:
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        # Not by ``splitlines``: a text may hold other ends of lines, such as U+2028, as they are.
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{option} {path}: {getattr(error, 'strerror', None) or error}") from None
     found = []

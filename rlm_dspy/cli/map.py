@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import Any
 
 from rlm_dspy.cli import exits, jobs, output
@@ -84,7 +85,8 @@ def _run(options: argparse.Namespace) -> int:
     stop = evaluation.Stop()
     # Before signals are handled here, because Ray sets a handler of its own.
     cluster = None if options.ray is None else evaluation.Ray(options.ray)
-    with dspy.context(lm=root), jobs.stopping(stop, "rows"):
+    leaving = contextlib.nullcontext() if cluster is None else contextlib.closing(cluster)
+    with leaving, dspy.context(lm=root), jobs.stopping(stop, "rows"):
         done = evaluation.map_rows(
             program,
             read,
@@ -101,8 +103,6 @@ def _run(options: argparse.Namespace) -> int:
             seen=None if options.quiet else _say,
             ray=cluster,
         )
-    if cluster is not None:
-        cluster.close()
     if options.json:
         output.answer(output.json_text({"out": options.out, **done.to_dict()}))
     else:
