@@ -118,6 +118,8 @@ def example_digest(example: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(repr, value))  # in an order that is the same in every process
     for form in ("model_dump", "to_dict", "toDict"):
         if callable(made := getattr(value, form, None)):
             return made()
