@@ -105,7 +105,8 @@ def map_rows(
         max_errors: Errors in a row of what the program runs on, at which it stops; None never does.
 
     Raises:
-        ConfigurationError: An argument cannot be used; a table lacks a column that is asked for; ``out`` is of other settings, other rows, or not of `map_rows`.
+        ConfigurationError: An argument cannot be used; a table lacks a column that is asked for; ``out`` is of other
+            settings, other rows, or not of `map_rows`.
         RecordingError: ``out`` cannot be written, is damaged, or another process writes to it.
         KeyboardInterrupt: As it came; what is finished is in ``out``.
     """
