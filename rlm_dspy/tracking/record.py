@@ -64,7 +64,8 @@ class Record:
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Log parameters; as texts, without secrets, cut after 500 characters."""
-        self.do(lambda to: to.params(params))
+        given = dict(params)
+        self.do(lambda to: to.params(given))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
         """Log numbers; what is None or not finite is left out."""
@@ -73,7 +74,8 @@ class Record:
 
     def set_tags(self, tags: Mapping[str, Any]) -> None:
         """Set tags; as texts, without secrets."""
-        self.do(lambda to: to.tags(tags))
+        given = dict(tags)
+        self.do(lambda to: to.tags(given))
 
     def log_text(self, text: str, file: str) -> None:
         """Log ``text``, without secrets, as the artefact ``file``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ from rlm_dspy import RLM, tracking
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Reply, ScriptedLM, oracle, outputs
 from rlm_dspy.tracking.datasets import digest
+from rlm_dspy.tracking.writer import Writer
 
 mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
 
@@ -298,6 +300,35 @@ def test_evaluations_go_on_where_the_server_is_dead_or_says_nothing(
             assert dspy.Evaluate(devset=examples("a"), metric=metric)(program(sandbox)).score == 100.0
         assert record.run_id is None and time.monotonic() - began < 8
     assert sum("tracking server" in one.getMessage() for one in caplog.records) == 1
+
+
+def test_what_is_logged_in_a_forked_process_is_written_there() -> None:
+    """As by data loaders and job queues that fork."""
+    ours = Writer()
+    ours.later(lambda: None)
+    assert ours.flush(10)
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        ours.later(lambda: os.write(writer, b"written"))
+        ours.flush(10)
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as file:
+        assert file.read() == b"written"
+
+
+def test_what_is_given_to_be_logged_may_be_changed_at_once(tracked: Any) -> None:
+    params, tags = {"seed": 3}, {"what": "x"}
+    with tracking.run("changed") as record:
+        held = threading.Event()
+        record.do(lambda to: held.wait(10))
+        record.log_params(params)
+        record.set_tags(tags)
+        params["seed"], tags["what"] = 4, "y"
+        held.set()
+    data = runs()["changed"].data
+    assert (data.params["seed"], data.tags["what"]) == ("3", "x")
 
 
 def test_without_tracking_a_run_does_nothing() -> None:
