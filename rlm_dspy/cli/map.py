@@ -71,14 +71,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import dspy
-
     from rlm_dspy import evaluation
     from rlm_dspy.cli.ask_options import prices
     from rlm_dspy.evaluation import rows
 
     read = rows.read(options.file, options.format)
-    root, sub = jobs.models(options)
+    root, sub = jobs.models(options, [options.program])
     program = jobs.program(options, options.program, sub)
     named = options.program if ":" in options.program else None
     signature = options.signature or (None if named else DEFAULT_SIGNATURE)
@@ -86,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
     # Before signals are handled here, because Ray sets a handler of its own.
     cluster = None if options.ray is None else evaluation.Ray(options.ray)
     leaving = contextlib.nullcontext() if cluster is None else contextlib.closing(cluster)
-    with leaving, dspy.context(lm=root), jobs.stopping(stop, "rows"):
+    with leaving, jobs.playing(root), jobs.stopping(stop, "rows"):
         done = evaluation.map_rows(
             program,
             read,
@@ -107,7 +105,7 @@ def _run(options: argparse.Namespace) -> int:
         output.answer(output.json_text({"out": options.out, **done.to_dict()}))
     else:
         statuses = ", ".join(f"{count} {status}" for status, count in sorted(done.statuses.items())) or "none"
-        unknown = " known, and calls of unknown cost" if done.unpriced_calls else ""
+        unknown = " known, without the calls whose price is not (--price)" if done.unpriced_calls else ""
         output.answer(f"{done.rows} rows: {statuses}; ${done.spent:.4f}{unknown}")
     if stop.reason is not None:
         output.say(f"ended early: {stop.reason}; the same command goes on")

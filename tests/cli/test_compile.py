@@ -99,6 +99,24 @@ def test_a_program_is_compiled_and_its_file_loads_everywhere(folder: Path, capsy
     assert capsys.readouterr().out == "?\n"
 
 
+def test_a_program_may_bring_its_model(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RLM_DSPY_MODEL", raising=False)
+    without = [word for word in arguments("--quiet", "--no-score") if word not in ("--model", "scripted:script.py")]
+    assert main(without) == exits.USAGE
+    assert "no model: give --model" in capsys.readouterr().err
+    Path("program_of_test.py").write_text(
+        PROGRAM
+        + "import script\nfrom rlm_dspy.testing import ScriptedLM\n\n"
+        + "rlm.set_lm(ScriptedLM(script.root, model='own/one'))\n"
+    )
+    sys.path.insert(0, str(folder))
+    monkeypatch.delitem(sys.modules, "program_of_test", raising=False)
+    assert main(without) == exits.SUBMITTED
+    assert presets.read("made.json").model == "own/one"
+
+
 def test_a_file_that_is_there_stays_and_nothing_is_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("made.json").write_text("mine")
     assert main(arguments()) == exits.USAGE
