@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import rlm_dspy
 from rlm_dspy import kept
 from rlm_dspy.errors import ConfigurationError
-from rlm_dspy.redact import error_text, redactor
+from rlm_dspy.redact import error_text, redacted
 
 if TYPE_CHECKING:
     import dspy
@@ -190,10 +190,9 @@ def write(
     about = {"schema": SCHEMA, **{key: value for key, value in asdict(made).items() if key != "state"}}
     whole = {KEY: about, **state, "metadata": metadata}
     try:
-        text = json.dumps(whole, indent=2, ensure_ascii=False)
+        text = json.dumps(redacted(whole), indent=2, ensure_ascii=False)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"a preset is JSON, and something in this one is not: {error}") from None
-    text = redactor()(text)
     kept.atomically(target, lambda file: file.write(text.encode("utf-8", "backslashreplace") + b"\n"))
     target.chmod(0o644)
     return made
