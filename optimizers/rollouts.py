@@ -50,7 +50,8 @@ class Rollout:
         outcome: How it ended, as in `rlm_dspy.Outcome`; ``"raised"`` where the program raised.
         error: Of a failed run, as text.
         outage: The language model itself failed, before the first turn.
-        unscored: The metric failed. Such a run, and one of an outage, is made again when a compile is resumed.
+        unscored: The metric failed on an answer. Such runs, and those of an outage, are made again when a compile is
+            resumed.
         cost: US dollars of the RLMs in the program; None where a price is unknown.
         tokens: Input and output tokens of these.
         seconds: Wall time.
@@ -233,7 +234,9 @@ def roll_out(
             score, said = judge.scored(example, prediction, None)
         except Exception as raised:
             # A metric that fails on one answer must not end hours of work; it is told, and seen in the folder.
-            said, error, unscored = f"The metric failed: {error_text(raised, 300)}.", error or raised, True
+            said, error = f"The metric failed: {error_text(raised, 300)}.", error or raised
+            # Of a run without an answer it is none of the metric's business.
+            unscored = getattr(prediction, "outcome", "") != "failed"
     if error is not None and not said:
         said = f"The run ended in an error: {error_text(error, 300)}"
     trajectories = runs.trajectories()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from rlm_dspy import RLM
 from rlm_dspy.errors import ConfigurationError, RLMError
-from rlm_dspy.optimizers import RLMGEPA, Rollout, collect, feedback, paired_p
+from rlm_dspy.optimizers import RLMGEPA, Rollout, collect, feedback, paired_p, search_knobs
 from rlm_dspy.optimizers.rollouts import example_digest
 from rlm_dspy.redact import hide, redacted
 from rlm_dspy.testing import Call, ScriptedLM, code, outputs
@@ -103,6 +103,15 @@ def test_attempts_take_the_metrics_that_other_optimisers_take(metric: Any) -> No
     with dspy.context(lm=ScriptedLM(lambda call: code("SUBMIT(text.split()[-1])"))):
         attempts = collect(_program(), _examples(2), metric)
     assert [(attempt.score, attempt.error) for attempt in attempts] == [(1.0, None)] * 2
+
+
+def test_a_metric_may_fail_where_there_is_no_answer() -> None:
+    made = _optimizer(lambda gold, pred, trace=None: float(pred.answer.strip() == gold.answer))
+    with dspy.context(lm=ScriptedLM(lambda call: "" if "No more code" in call.prompt else code("print(text)"))):
+        made.compile(_program(), trainset=_examples(2))
+        found = search_knobs(_program(), _examples(2), made.judge, {"max_iters": [1, 2]})
+    assert made.result is not None and made.result.candidates[0].score == 0.0
+    assert [setting.score for setting in found.settings] == [0.0, 0.0]
 
 
 def test_texts_that_are_no_unicode_end_no_compile() -> None:
