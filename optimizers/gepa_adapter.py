@@ -78,7 +78,7 @@ class RLMAdapter:
         self._on_rollout = on_rollout
         self.used: dict[tuple[str, str, int], None] = {}
         self.made = 0
-        self._runs: list[Runs] = []
+        self._under_way: set[Runs] = set()
         self._lock = threading.Lock()
         self._stopping = False
 
@@ -178,16 +178,24 @@ class RLMAdapter:
         programs = {seed: self.program(candidate, seed) for seed in {seed for _, seed in todo}}
 
         def one(item: Item, seed: int) -> Rollout:
-            rollout = roll_out(
-                programs[seed],
-                item.example,
-                self.judge,
-                candidate=digest,
-                digest=item.digest,
-                seed=seed,
-                failure_score=self._failure,
-                watch=self._watch,
-            )
+            runs = Runs()
+            # Only while it goes on: what ran may hold inputs of any size.
+            self._under_way.add(runs)
+            if self._stopping:
+                runs.stop()
+            try:
+                rollout = roll_out(
+                    programs[seed],
+                    item.example,
+                    self.judge,
+                    candidate=digest,
+                    digest=item.digest,
+                    seed=seed,
+                    failure_score=self._failure,
+                    runs=runs,
+                )
+            finally:
+                self._under_way.discard(runs)
             with self._lock:
                 self.made += 1
             if not self._stopping:
@@ -207,15 +215,10 @@ class RLMAdapter:
             except BaseException:
                 self._stopping = True
                 pool.shutdown(wait=False, cancel_futures=True)
-                for runs in self._runs:
+                for runs in tuple(self._under_way):
                     runs.stop()
                 raise
-            finally:
-                self._runs.clear()
             return made
-
-    def _watch(self, runs: Runs) -> None:
-        self._runs.append(runs)
 
 
 def _about(text: str, chars: int) -> str:

@@ -261,10 +261,12 @@ class _Acceptance:
 
 
 def _cheaper(proposal: Any) -> bool:
-    def spent(evaluation: Any) -> float:
-        return -sum(made.get("cost", made["tokens"]) for made in evaluation.objective_scores or [])
-
-    return spent(proposal.eval_after) <= _CHEAPER * spent(proposal.eval_before)
+    before, after = (list(one.objective_scores or []) for one in (proposal.eval_before, proposal.eval_after))
+    # One unit for both: tokens where the price of any is unknown, and where nothing costs anything.
+    known = [made.get("cost") for made in before + after]
+    unit = "cost" if None not in known and any(known) else "tokens"
+    took, takes = (-sum(made[unit] for made in some) for some in (before, after))
+    return 0 < took and takes <= _CHEAPER * took
 
 
 class _Log:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,7 +201,7 @@ def roll_out(
     digest: str,
     seed: int = 0,
     failure_score: float = 0.0,
-    watch: Callable[[Runs], None] | None = None,
+    runs: Runs | None = None,
 ) -> Rollout:
     """Run ``program`` on ``example`` and keep what is worth keeping. It raises nothing of the program's.
 
@@ -211,11 +211,9 @@ def roll_out(
         judge: The metric.
         candidate, digest, seed: What the rollout goes by.
         failure_score: The score where there is no answer.
-        watch: Given the `Runs`, to stop them by.
+        runs: To stop them by; None for new ones.
     """
-    runs = Runs()
-    if watch is not None:
-        watch(runs)
+    runs = Runs() if runs is None else runs
     prediction: Any = None
     error: Exception | None = None
     started = time.monotonic()

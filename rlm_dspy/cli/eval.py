@@ -41,14 +41,7 @@ exit codes:
 
 def add_parser(commands: Any) -> None:
     """Register ``eval`` with the sub-parsers of ``rlm-dspy``."""
-    parser = commands.add_parser(
-        "eval",
-        help="measure programs on tasks with known answers",
-        description=_DESCRIPTION,
-        epilog=_MORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = jobs.add_parser(commands, "eval", "measure programs on tasks with known answers", _DESCRIPTION, _MORE)
     parser.add_argument("task", metavar="TASK", help="families of tasks, or all")
     group = parser.add_argument_group("task")
     group.add_argument("-n", metavar="N", type=number(int), default=20, help="examples (20)")

@@ -33,6 +33,14 @@ LIMITS = {
 """Keywords of `RLM` that are options of both commands."""
 
 
+def add_parser(commands: Any, name: str, text: str, description: str, more: str) -> Any:
+    """A sub-parser of ``rlm-dspy``, with the line that lists it, what stands before its options, and after them."""
+    form = argparse.RawDescriptionHelpFormatter
+    return commands.add_parser(
+        name, help=text, description=description, epilog=more, formatter_class=form, allow_abbrev=False
+    )
+
+
 def add_arguments(parser: Any) -> None:
     """The options of models, of the sandbox and of limits."""
     group = parser.add_argument_group("model")

@@ -23,6 +23,7 @@ from rlm_dspy.evaluation.account import Budget
 from rlm_dspy.evaluation.calling import MAX_ERRORS, Called, InARow, call
 from rlm_dspy.evaluation.lines import LineFile
 from rlm_dspy.evaluation.measuring import as_program, lms_of_module
+from rlm_dspy.evaluation.on_ray import Ray
 from rlm_dspy.evaluation.ordered import Ordered
 from rlm_dspy.evaluation.results import changes, outputs_of, picodollars
 from rlm_dspy.evaluation.rows import Row, inputs_of
@@ -83,6 +84,7 @@ def map_rows(
     stop: Stop | None = None,
     seen: Callable[[dict[str, Any]], Any] | None = None,
     max_errors: int | None = MAX_ERRORS,
+    ray: Ray | None = None,
 ) -> Mapped:
     """Call a program with each row and write a line for each, in order.
 
@@ -102,6 +104,8 @@ def map_rows(
         stop: To end it from elsewhere.
         seen: Called with each line that is new, in the order in which rows end.
         max_errors: Errors in a row of what the program runs on, at which it stops; None never does.
+        ray: The cluster to run on (`rlm_dspy.evaluation.Ray`), where money is counted when a row has ended; None for
+            threads of this process.
 
     Raises:
         ConfigurationError: An argument cannot be used; ``out`` is of other settings, other rows, or not of `map_rows`.
@@ -117,27 +121,29 @@ def map_rows(
     settings |= {"columns": dict(columns or {}), "given": dict(given or {}), "keep": keep}
     job = _Job(Path(out), settings, retry)
     try:
-        known = Prices(prices)
+        calling = RowCall(module, signature, columns, given, prices)
         budget = Budget(max_cost, job.spent, stop.spent)
-        budget.check(known, lms_of_module(module))
+        budget.check(calling.prices, lms_of_module(module))
         budget.spend(Tally())
         in_a_row = InARow(max_errors, stop)
 
         def work(row: Row) -> Called | str:
-            try:
-                inputs = inputs_of(row, shape, columns, given)
-            except ValueError as error:
-                return str(error)
-            return call(module, inputs, prices=known, budget=budget, stop=stop)
+            return calling(row, budget, stop)
 
         window = max(LEAST_AHEAD, 4 * threads)
 
         def near() -> bool:
             return job.taken - job.ordered.next < window
 
-        for row, called in finished(job.todo(rows), work, threads, stop, near):
+        if ray is None:
+            results = finished(job.todo(rows), work, threads, stop, near)
+        else:
+            results = ray.finished(job.todo(rows), calling, threads, stop, near)
+        for row, called in results:
             line = _line(row, called, keep)
             if isinstance(called, Called):
+                if ray is not None:
+                    budget.spend(called.usage)
                 in_a_row.see(called)
                 if called.status == "stopped":
                     job.unfinished(called)
@@ -148,6 +154,42 @@ def map_rows(
         return job.end(stop.reason)
     finally:
         job.close()
+
+
+class RowCall:
+    """A program with all that it takes to call it with a row, also in another process, where it is sent by pickle.
+
+    Args:
+        module: The program.
+        signature, columns, given, prices: As for `map_rows`.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        signature: Any = None,
+        columns: Mapping[str, str] | None = None,
+        given: Mapping[str, Any] | None = None,
+        prices: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.lm = dspy.settings.lm
+        self._module = module
+        self._signature = signature
+        self._columns = columns
+        self._given = given
+        self.prices = Prices(prices)
+
+    def __call__(self, row: Row, budget: Budget | None = None, stop: Stop | None = None) -> Called | str:
+        """What came of the row; the text of what is wrong with it where it cannot be read."""
+        shape = signature_of(self._module) if self._signature is None else dspy.Signature(self._signature)
+        try:
+            inputs = inputs_of(row, shape, self._columns, self._given)
+        except ValueError as error:
+            return str(error)
+        if budget is None:
+            budget = Budget(None)
+            budget.check(self.prices, lms_of_module(self._module))
+        return call(self._module, inputs, prices=self.prices, budget=budget, stop=stop or Stop())
 
 
 def signature_of(module: Any) -> Any:

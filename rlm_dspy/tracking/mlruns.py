@@ -23,15 +23,14 @@ from mlflow.tracking.fluent import _active_run_stack, _get_experiment_id
 
 from rlm_dspy._aio import threads
 from rlm_dspy._compat import carried
-from rlm_dspy.prices import PICO, Prices
+from rlm_dspy.prices import Prices
 from rlm_dspy.redact import error_text
 from rlm_dspy.tracking.capped import Clip
-from rlm_dspy.tracking.datasets import digest, preview
+from rlm_dspy.tracking.datasets import preview
 from rlm_dspy.tracking.record import Record, Work
 from rlm_dspy.tracking.store import PATIENCE, Store
 from rlm_dspy.tracking.versions import versions
 from rlm_dspy.tracking.writer import Writer
-from rlm_dspy.usage import Tally, reported
 
 logger = logging.getLogger("rlm_dspy.tracking")
 
@@ -108,7 +107,7 @@ class Runs:
         why = None if error is None else error_text(error)
 
         def finish(to: _Sink, run_id: str) -> None:
-            record.settle(_tally)
+            record.settle(_prices.of)
             to.metrics({**record.facts.metrics(), "seconds": seconds}, 0, at)
             if why is not None:
                 to.tags({"rlm_dspy.error": why})
@@ -202,9 +201,8 @@ class _Sink:
         """As an artefact."""
         self.client.log_text(self._run_id, self._clip.clean(text), file)
 
-    def dataset(self, rows: list[Any], name: str) -> None:
+    def dataset(self, rows: list[Any], name: str, hashed: str) -> None:
         """Size, digest, preview."""
-        hashed = digest(rows)
         shape = json.dumps({"num_rows": len(rows)})
         told = Dataset(name=name, digest=hashed, source_type="code", source="{}", profile=shape)
         self.client.log_inputs(self._run_id, [DatasetInput(told, [])])
@@ -215,20 +213,6 @@ class _Sink:
 def rows_of(given: Any) -> Iterable[Any] | None:
     """A set of examples, or None where it is none."""
     return given if isinstance(given, (list, tuple)) and given else None
-
-
-def _tally(model: str, price: Any, entry: dict[str, Any]) -> Tally:
-    """What one LM request outside of runs took; its money is unknown where its price or its tokens are."""
-    inputs, outputs, cached, written, cost = reported(entry)
-    tally = Tally(calls=1, input_tokens=inputs, output_tokens=outputs, cached_tokens=cached)
-    known = price if hasattr(price, "cost") else _prices.of(model)
-    if cost is not None:
-        tally.picodollars = round(cost * PICO)
-    elif known is None or (not inputs and not outputs and known.cost(1, 1)):
-        tally.unpriced = 1
-    else:
-        tally.picodollars = known.cost(inputs, outputs, cached, written)
-    return tally
 
 
 _prices = Prices()

@@ -234,7 +234,11 @@ def evaluating() -> bool:
     return maybe_get_request_id(is_evaluate=True) is not None
 
 
-def tag(span: Any, tags: dict[str, str | None]) -> None:
-    """Tag the trace of ``span``, which is current, so that it can be searched for; what is None is left out."""
+def tag(span: Any, tags: dict[str, str | None], preview: str | None = None) -> None:
+    """Tag the trace of ``span``, which is current, so that it can be searched for; what is None is left out.
+
+    ``preview`` is what lists of traces show of its inputs; None for their beginning.
+    """
     if span is not None and current() is not None:
-        mlflow.update_current_trace(tags={name: value for name, value in tags.items() if value is not None})
+        given = {name: value for name, value in tags.items() if value is not None}
+        mlflow.update_current_trace(tags=given, request_preview=preview)

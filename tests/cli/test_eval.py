@@ -110,8 +110,8 @@ def test_what_is_wrong_is_usage_and_names_the_fix(
 def test_no_model_is_usage(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "needles"]) == exits.USAGE
     assert "no model: give --model" in capfd.readouterr().err
-    assert main(["eval", "haystack", "--model", "x/y"]) == exits.USAGE
-    assert "no family of tasks 'haystack'" in capfd.readouterr().err
+    assert main(["eval", "no_such", "--model", "x/y"]) == exits.USAGE
+    assert "no family of tasks 'no_such'" in capfd.readouterr().err
 
 
 def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:

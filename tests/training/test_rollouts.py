@@ -194,6 +194,27 @@ def test_a_failure_that_passes_is_not_seen(serve: Any, play: Any, monkeypatch: p
     assert episode.ok and root.reward == 1.0 and root.num_turns == 1
 
 
+def test_a_rollout_that_is_tried_again_leaves_nothing_of_the_void_attempt(
+    serve: Any, play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlm_dspy.training.endpoint.PAUSES", ())
+    act = policy("print(llm_query_batched(['a', 'b']))", submit(GOLD))
+    server = serve(act)
+    failed = iter([True])
+
+    def first_sub_fails(call: Call) -> str | Reply:
+        # The request after the root's first turn is a sub-call, which then fails.
+        if not is_sub(call) and call.turn == 0 and next(failed, False):
+            server.failing = [500]
+        return act(call)
+
+    server.policy = first_sub_fails
+    (episode,) = play(server, taskset=SUBSET, agent=agent(retries={"max_retries": 2}))
+    assert episode.ok, [(trace.agent.name, trace.errors) for trace in episode.traces]
+    seats = traces(episode)
+    assert seats["agent"].reward == 1.0 and seats["sub"].num_turns == 2
+
+
 def test_a_sandbox_that_does_not_start_voids_the_rollout(serve: Any, play: Any) -> None:
     place = {"environment": "docker", "environment_options": {"base_url": "tcp://127.0.0.1:9"}}
     (episode,) = play(serve(policy(submit(GOLD))), taskset=SUBSET, agent={"harness": place})

@@ -1,0 +1,182 @@
+"""Sampling from a model of transformers, for many requests at once, with the probability of each token.
+
+Requests that wait are answered together, as one padded batch, by a thread of their own. The probabilities are those of
+the distribution at the request's temperature, as vLLM gives them to trainers (``processed_logprobs``); cutting it to
+``top_p`` changes what is drawn and not what is told. A small model on a CPU or one GPU is what this is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import queue
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlm_dspy.training.local_model import LocalModel
+
+__all__ = ["Asked", "Sampled", "Sampler"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request.
+
+    Attributes:
+        ids: Tokens of the prompt.
+        max_tokens: At most so many more.
+        temperature: 0.0 takes the most likely token.
+        top_p: Draw from the most likely tokens that have this probability together.
+        stop: Tokens that end it; they are part of the result.
+    """
+
+    ids: list[int]
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop: frozenset[int] = frozenset()
+
+
+@dataclass
+class Sampled:
+    """What was said.
+
+    Attributes:
+        ids: Tokens, with the one that ended it.
+        logprobs: Natural logarithm of the probability of each.
+        finish: ``"stop"`` or ``"length"``.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: str = "length"
+
+
+class Sampler:
+    """Answers requests, until it is closed.
+
+    Args:
+        local: The model. It may be trained while `paused`.
+        width: Most requests in one batch.
+        seed: Of what is drawn; which request draws first depends on the order in which they come.
+
+    Attributes:
+        calls: Requests that were answered.
+    """
+
+    def __init__(self, local: LocalModel, *, width: int = 16, seed: int = 0) -> None:
+        import torch
+
+        self.local = local
+        self.width = width
+        self.calls = 0
+        self._random = torch.Generator(device=local.device).manual_seed(seed)
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[tuple[Asked, Future[Sampled]] | None] = queue.SimpleQueue()
+        base = local.model.get_base_model() if hasattr(local.model, "get_base_model") else local.model
+        self._last_only = "logits_to_keep" in inspect.signature(base.forward).parameters
+        self._thread = threading.Thread(target=self._work, name="rlm-dspy-sampler", daemon=True)
+        self._thread.start()
+
+    def ask(self, asked: Asked) -> Future[Sampled]:
+        """The answer, when there is one."""
+        answer: Future[Sampled] = Future()
+        self._waiting.put((asked, answer))
+        return answer
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """While this is held, nothing is sampled, and the weights may change."""
+        with self._lock:
+            yield
+
+    def close(self) -> None:
+        """Answer what is being answered, and end."""
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            batch = [self._waiting.get()]
+            with contextlib.suppress(queue.Empty):
+                while len(batch) < self.width and batch[-1] is not None:
+                    batch.append(self._waiting.get_nowait())
+            asked = [one for one in batch if one is not None and one[1].set_running_or_notify_cancel()]
+            if asked:
+                try:
+                    with self._lock:
+                        self._answer(asked)
+                except Exception as error:  # of torch, such as no memory: it is the requests' error, and not the end
+                    for _, answer in asked:
+                        if not answer.done():
+                            answer.set_exception(error)
+            if batch[-1] is None:
+                return
+
+    def _answer(self, batch: list[tuple[Asked, Future[Sampled]]]) -> None:
+        import torch
+
+        model, device = self.local.model, self.local.device
+        training = model.training
+        model.eval()
+        longest = max(len(asked.ids) for asked, _ in batch)
+        pad = self.local.tokenizer.pad_token_id or 0
+        ids = torch.tensor([[pad] * (longest - len(a.ids)) + a.ids for a, _ in batch], device=device)
+        mask = torch.tensor([[0] * (longest - len(a.ids)) + [1] * len(a.ids) for a, _ in batch], device=device)
+        places = (mask.cumsum(-1) - 1).clamp(min=0)
+        options: dict[str, Any] = {"logits_to_keep": 1} if self._last_only else {}
+        said = [Sampled() for _ in batch]
+        past = None
+        try:
+            with torch.inference_mode():
+                while not all(answer.done() for _, answer in batch):
+                    out = model(
+                        input_ids=ids,
+                        attention_mask=mask,
+                        position_ids=places,
+                        past_key_values=past,
+                        use_cache=True,
+                        **options,
+                    )
+                    past = out.past_key_values
+                    drawn = self._draw(out.logits[:, -1].float(), batch, said)
+                    ids = torch.tensor(drawn, device=device)[:, None]
+                    mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
+                    places = places[:, -1:] + 1
+        finally:
+            model.train(training)
+
+    def _draw(self, logits: Any, batch: list[tuple[Asked, Future[Sampled]]], said: list[Sampled]) -> list[int]:
+        import torch
+
+        drawn = [0] * len(batch)
+        for place, ((asked, answer), so_far) in enumerate(zip(batch, said, strict=True)):
+            if answer.done():
+                continue
+            scaled = torch.log_softmax(logits[place] / (asked.temperature or 1.0), dim=-1)
+            if asked.temperature == 0:
+                token = int(scaled.argmax())
+            else:
+                token = int(torch.multinomial(_cut(scaled.exp(), asked.top_p), 1, generator=self._random))
+            drawn[place] = token
+            so_far.ids.append(token)
+            so_far.logprobs.append(float(scaled[token]))
+            if token in asked.stop:
+                so_far.finish = "stop"
+            if token in asked.stop or len(so_far.ids) >= asked.max_tokens:
+                self.calls += 1
+                answer.set_result(so_far)
+        return drawn
+
+
+def _cut(probabilities: Any, top_p: float) -> Any:
+    if top_p >= 1.0:
+        return probabilities
+    ordered, order = probabilities.sort(descending=True)
+    before = ordered.cumsum(-1) - ordered
+    kept = probabilities.clone()
+    kept[order[before >= top_p]] = 0.0
+    return kept
