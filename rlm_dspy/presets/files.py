@@ -118,10 +118,11 @@ def read(source: str | PathLike[str]) -> Preset:
             ) from None
         name = path.stem
     try:
-        state = dict(json.loads(text))
-        about = dict(state.pop(KEY, {}))
+        state = _object(json.loads(text), "a preset")
+        about = _object(state.pop(KEY, {}), KEY)
         if int(about.get("schema", SCHEMA)) > SCHEMA:
             raise ConfigurationError(f"{source} has schema {about['schema']}, this rlm-dspy reads up to {SCHEMA}")
+        _check(state, about)
         known_fields = Preset.__dataclass_fields__.keys() - {"state", "before", "after", "name"}
         return Preset(
             name=str(about.get("name") or name),
@@ -134,6 +135,28 @@ def read(source: str | PathLike[str]) -> Preset:
         if isinstance(error, ConfigurationError):
             raise
         raise ConfigurationError(f"{source} is no preset: {error}") from None
+
+
+def _object(given: Any, name: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise ValueError(f"{name} must be a JSON object")
+    return dict(given)
+
+
+def _check(state: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """Refuse what would fail much later, and what no file of somebody else may decide.
+
+    Raises:
+        ValueError: Something is of another kind, or options say where code runs.
+    """
+    for name in ("options", "recipe", "versions"):
+        _object(about.get(name, {}), name)
+    if where := sorted({"interpreter", "interpreter_factory"} & about.get("options", {}).keys()):
+        raise ValueError(f"its options hold {where[0]!r}: where code runs is yours to say, as RLM({where[0]}=...)")
+    for name, entry in state.items():
+        demos = entry.get("demos", []) if isinstance(entry, dict) else []
+        if not (isinstance(demos, list) and all(isinstance(demo, dict) for demo in demos)):
+            raise ValueError(f"the demonstrations of {name} must be a list of JSON objects")
 
 
 def _score(given: Any) -> Score | None:
@@ -175,6 +198,10 @@ def write(
     metadata = saved.pop("metadata", {})
     state = without_lms(saved)
     versions = {"rlm_dspy": rlm_dspy.__version__, "dspy": str(metadata.get("dependency_versions", {}).get("dspy", ""))}
+    try:
+        _check({}, {"options": dict(options or {})})
+    except ValueError as error:
+        raise ConfigurationError(f"no preset: {error}") from None
     made = Preset(
         name=name or target.stem,
         model=model,
