@@ -149,6 +149,34 @@ def test_what_is_wrong_is_told_before_anything_is_run(
     assert said in capsys.readouterr().err and not Path("made.json").exists()
 
 
+@pytest.mark.parametrize("gives", ["None", "float('nan')", "{'feedback': 'no score'}", "labels"])
+def test_a_metric_that_gives_no_number_is_told_before_anything_is_learned(
+    gives: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.py").write_text(f"def metric(example, prediction):\n    return {gives}\n")
+    changed = [{"program_of_test.py:exact": "bad.py:metric"}.get(word, word) for word in arguments("--quiet")]
+    assert main(changed) == exits.USAGE
+    said = capsys.readouterr().err
+    assert "--metric bad.py:metric failed on every example" in said and not Path("made.json").exists()
+    assert ("labels" if gives == "labels" else "a metric gives") in said
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "def metric(example, prediction): return prediction.answer == example.answer",
+        "def metric(example, prediction, trace=None): return {'score': prediction.answer == example.answer}",
+        "def metric(example, prediction, trace, name, calls): return float(prediction.answer == example.answer)",
+    ],
+)
+def test_metrics_of_every_form_are_taken(metric: str, folder: Path) -> None:
+    Path("other.py").write_text(metric)
+    changed = [{"program_of_test.py:exact": "other.py:metric"}.get(word, word) for word in arguments("--quiet")]
+    assert main(changed) == exits.SUBMITTED
+    after = presets.read("made.json").after
+    assert after is not None and after.mean == 1.0
+
+
 def test_an_optimizer_is_given_what_it_takes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments("--optimizer", "sgd")) == exits.USAGE
     assert "there are bootstrap, gepa, fewshot" in capsys.readouterr().err

@@ -184,3 +184,16 @@ def test_jobs_of_ones_own_types(sandbox: Environment) -> None:
         jobs.extraction(dict)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="two categories or more"):
         jobs.classification(["good"])
+
+
+def test_a_quote_counts_once_and_one_of_no_document_is_merely_false() -> None:
+    example = jobs.CITATIONS.example
+    true = {"document": "lease.txt", "quote": "by a letter sent three months before"}
+    false = {"document": "lease.txt", "quote": "three months, as agreed by phone"}
+    unknown = {"document": "gone.txt", "quote": "by a letter sent three months before"}
+
+    def scored(*citations: dict[str, str]) -> float:
+        return float(jobs.CITATIONS.score(example, {"answer": "Three months", "citations": list(citations)}))
+
+    assert scored(true) == scored(true, true) == 1.0
+    assert scored(*[true] * 99, false) == scored(true, unknown) == 0.5
