@@ -7,6 +7,7 @@ memory nor that folder grows with the file.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 from collections import Counter
@@ -26,7 +27,7 @@ from rlm_dspy.evaluation.lines import LineFile
 from rlm_dspy.evaluation.measuring import as_program, lms_of_module
 from rlm_dspy.evaluation.on_ray import Ray
 from rlm_dspy.evaluation.ordered import Ordered
-from rlm_dspy.evaluation.results import changes, outputs_of, picodollars
+from rlm_dspy.evaluation.results import changes, outputs_of, picodollars, plain
 from rlm_dspy.evaluation.rows import Row, inputs_of
 from rlm_dspy.evaluation.work import Stop, check_threads, finished
 from rlm_dspy.prices import PICO, Prices
@@ -38,6 +39,8 @@ FORMAT = "rlm-dspy map"
 LEAST_AHEAD = 16
 """Rows that may be begun while one before them is still under way; four times the threads where that is more."""
 _FAILED = ("failed", "error")
+_LARGE = 1_000
+"""Characters of an input for all rows up to which the settings have it as it is."""
 
 
 @dataclass
@@ -121,7 +124,7 @@ def map_rows(
     keep, stop = list(keep), stop if stop is not None else Stop()
     rows = _fitting(rows, shape, columns or {}, given or {}, keep)
     settings = {**chosen.settings, "program": chosen.name, "signature": None if shape is None else str(shape.signature)}
-    settings |= {"columns": dict(columns or {}), "given": dict(given or {}), "keep": keep}
+    settings |= {"columns": dict(columns or {}), "given": _told(given or {}), "keep": keep}
     job = _Job(Path(out), settings, retry)
     try:
         calling = RowCall(module, signature, columns, given, prices)
@@ -234,11 +237,23 @@ def signature_of(module: Any) -> Any:
 def _line(row: Row, called: Called | str, keep: Iterable[str]) -> dict[str, Any]:
     line: dict[str, Any] = {"row": row.number, "input": row.digest}
     if keep:
-        line["kept"] = {name: row.values.get(name) for name in keep}
+        line["kept"] = {name: plain(row.values.get(name), limit=None) for name in keep}
     if isinstance(called, str):
         return {**line, "outputs": None, "status": "failed", "outcome": "unreadable", "limit": None, "error": called}
     outputs = None if called.prediction is None else outputs_of(called.prediction, limit=None)
     return {**line, "outputs": outputs, **called.figures()}
+
+
+def _told(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs as settings: without secrets, a large one by its hash."""
+    told = {}
+    for name, value in given.items():
+        data = plain(value, limit=None)
+        text = data if isinstance(data, str) else json.dumps(data, sort_keys=True)
+        if len(text) > _LARGE:
+            data = f"{len(text)} characters, sha256 {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        told[name] = data
+    return told
 
 
 class _Job:
@@ -304,7 +319,8 @@ class _Job:
         yield self._cost
         yield from map(picodollars, self.ordered.ahead.values())
         for line in _records(self._previous):
-            if line["status"] in _FAILED or line["row"] >= self.ordered.next:
+            taken_over = line["row"] < self.ordered.next or line["row"] in self.ordered.ahead
+            if line["status"] in _FAILED or not taken_over:
                 yield picodollars(line)
 
     def todo(self, rows: Iterable[Row]) -> Iterator[Row]:
@@ -359,6 +375,11 @@ class _Job:
         self.result.spent = self.spent / PICO
         if stopped is None and not self.ordered.ahead:
             self.ordered.remove_beside()
+            if self._spent is not None:
+                # What the failures cost that were tried again counts for max_cost as long as the file does.
+                for line in _records(self._previous):
+                    if line["status"] in _FAILED and picodollars(line):
+                        self._spent.append([{"row": line["row"], "known_cost": picodollars(line) / PICO}])
             self._previous.unlink(missing_ok=True)
         return self.result
 
