@@ -208,7 +208,11 @@ async def _answered(request: Any, answer: Any) -> Any:
     except _Refused as refused:
         said, kind, status = str(refused), "invalid_request_error", 400
     except (KeyError, TypeError, ValueError) as error:
-        said, kind, status = f"the request cannot be read: {type(error).__name__}: {error}", "invalid_request_error", 400
+        said, kind, status = (
+            f"the request cannot be read: {type(error).__name__}: {error}",
+            "invalid_request_error",
+            400,
+        )
     except Exception as error:  # of the model: the next request may fare better
         said, kind, status = f"{type(error).__name__}: {error}", "server_error", 500
     return web.json_response({"error": {"message": said, "type": kind}}, status=status)
