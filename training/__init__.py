@@ -10,7 +10,7 @@
     factory.py         families of tasks as task sets, all from one factory: rewards, metrics
     samples.py         good rollouts as rows to fine-tune on
     sequences.py       rows and rollouts as tokens, and which of them are learned
-    sft.py             fine-tuning on one GPU or the CPU; a command
+    sft.py, grpo.py    fine-tuning, and reinforcement, on one GPU or the CPU; commands
     updates.py         one update of a policy by what it sampled
     local_model.py     a model of transformers: loading it, LoRA, saving it
     sampling.py        replies of such a model, many at once, with their probabilities
