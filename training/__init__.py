@@ -15,6 +15,7 @@
     local_model.py     a model of transformers: loading it, LoRA, saving it
     sampling.py        replies of such a model, many at once, with their probabilities
     serve.py           such a model as an OpenAI-compatible server; a command
+    provider.py        DSPy's way to fine-tune, by these means
     tiny.py            a model of random weights, made here, to try all this on
     oolong.py          the published OOLONG data as a task set
     oolong_scores.py   its official scores, and strict ones

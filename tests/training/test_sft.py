@@ -146,3 +146,38 @@ def test_rows_that_teach_nothing_are_refused(rows: list[dict[str, Any]], tiny: P
         sft(rows, tiny, tmp_path / "a", max_tokens=10)
     with pytest.raises(ConfigurationError, match="cannot be loaded"):
         sft(rows, tmp_path / "no model", tmp_path / "b")
+
+
+def test_dspy_s_own_fine_tuning_trains_and_serves_here(tiny: Path, tmp_path: Path) -> None:
+    from dspy.clients.utils_finetune import TrainDataFormat
+
+    from rlm_dspy.optimizers import TrajectoryFinetune
+    from rlm_dspy.training.provider import LocalProvider
+
+    provider = LocalProvider(tmp_path / "models")
+    lm = dspy.LM("hosted_vllm/base", provider=provider, finetuning_model=str(tiny), temperature=0.0, max_tokens=60)
+    student = rlm()
+    student.set_lm(lm)
+    trainset = [
+        dspy.Example(context="x" * n, query="How long is it?", answer=n).with_inputs("context", "query")
+        for n in (30, 50)
+    ]
+    options: dict[str, Any] = {"steps": 60, "learning_rate": 1e-2, "batch": 2, "accumulate": 1}
+    optimizer = TrajectoryFinetune(
+        lambda e, p, t=None: e.answer == p.answer, train_kwargs=options, teacher_lm=ScriptedLM(lambda call: REPLY)
+    )
+    program = optimizer.compile(student, trainset)
+    assert optimizer.rows["hosted_vllm/base", "act"] == 2
+    made = program.act.lm
+    assert made.model == f"hosted_vllm/{tmp_path / 'models' / 'model_1'}" and lm.model == "hosted_vllm/base"
+    try:
+        for predictor in program.predictors():
+            predictor.lm.launch()
+        predicted = program(context="x" * 40, query="How long is it?")
+        assert (predicted.answer, predicted.outcome) == (40, "submitted")
+    finally:
+        made.kill()
+    data = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]
+    job = lm.finetune(data, TrainDataFormat.CHAT, {"max_tokens": 1})
+    job.thread.join()
+    assert "more than max_tokens=1" in str(job.result()) and job.status() == "failed"
