@@ -79,7 +79,10 @@ class Sampler:
         self._closed = False
         self._waiting: queue.SimpleQueue[tuple[Asked, Future[Sampled]] | None] = queue.SimpleQueue()
         base = local.model.get_base_model() if hasattr(local.model, "get_base_model") else local.model
-        self._last_only = "logits_to_keep" in inspect.signature(base.forward).parameters
+        takes = inspect.signature(base.forward).parameters
+        self._last_only = "logits_to_keep" in takes
+        # It was called so up to transformers 5.23.
+        self._cache = "cache" if "cache" in takes else "past_key_values"
         self._thread = threading.Thread(target=self._work, name="rlm-dspy-sampler", daemon=True)
         self._thread.start()
 
@@ -146,9 +149,9 @@ class Sampler:
                         input_ids=ids,
                         attention_mask=mask,
                         position_ids=places,
-                        past_key_values=past,
                         use_cache=True,
                         **options,
+                        **{self._cache: past},
                     )
                     past = out.past_key_values
                     drawn = self._draw(out.logits[:, -1].float(), batch, said)
