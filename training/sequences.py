@@ -1,10 +1,10 @@
 """What is learned, as tokens: sequences of token ids, and which of them the model itself has to say.
 
-Rows to fine-tune on (`rlm_dspy.rows`, `rlm_dspy.training.samples`) become sequences by the model's own chat template, and
-of each reply exactly the tokens are learned that the model samples when it is asked: from behind the template's head of
-an assistant's turn to the token that ends it. Replies of one conversation are one sequence as long as the template
-renders the earlier ones as they were said; where it does not (it drops their reasoning, say), the next reply begins a
-sequence of its own, as its request would.
+Rows to fine-tune on (`rlm_dspy.rows`, `rlm_dspy.training.samples`) become sequences by the model's own chat template,
+and of each reply exactly the tokens are learned that the model samples when it is asked: from behind the template's
+head of an assistant's turn to the token that ends it. Replies of one conversation are one sequence as long as the
+template renders the earlier ones as they were said; where it does not (it drops their reasoning, say), the next reply
+begins a sequence of its own, as its request would.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, Any]]:
         raise ConfigurationError(f"no rows: {place} is neither a file of JSON lines nor a folder with *.jsonl in it")
     rows: list[dict[str, Any]] = []
     for file in files:
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        # Not by ``splitlines``: a text may hold other ends of lines, such as U+2028, as they are.
+        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
             if not line.strip():
                 continue
             try:

@@ -4,8 +4,8 @@
 
 The rows are those of `rlm_dspy.traces.sft_from_traces`, `rlm_dspy.optimizers.sft_rows` (in any form) or
 `rlm_dspy.training.samples`. Only what the model itself said is learned, token by token what it will sample later
-(`rlm_dspy.training.sequences`); observations, demonstrations and failed turns are read and not learned. What comes of it
-is a model folder that vLLM, or ``python -m rlm_dspy.training.serve``, serves.
+(`rlm_dspy.training.sequences`); observations, demonstrations and failed turns are read and not learned. What comes of
+it is a model folder that vLLM, or ``python -m rlm_dspy.training.serve``, serves.
 
 This needs ``pip install 'rlm-dspy[trl]'``.
 """

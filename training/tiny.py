@@ -1,7 +1,7 @@
 """A model to try the route on: random weights of Qwen3's kind, made here in a second; nothing is downloaded.
 
-It says nothing that makes sense, but everything round it is real: a byte-level tokenizer with Qwen3's special tokens and
-a chat template, weights that learn, and the format that transformers, vLLM and verifiers' renderers read.
+It says nothing that makes sense, but everything round it is real: a byte-level tokenizer with Qwen3's special tokens
+and a chat template, weights that learn, and the format that transformers, vLLM and verifiers' renderers read.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ import dspy
 from rlm_dspy import presets
 from rlm_dspy.cli import exits, objects, output, quiet
 from rlm_dspy.cli.compile_options import OPTIMIZERS
-from rlm_dspy.cli.models import models
+from rlm_dspy.cli.models import models, named_or_own
 from rlm_dspy.cli.out import OutFile
 from rlm_dspy.errors import ConfigurationError, MissingExtraError, RLMError
-from rlm_dspy.optimizers import evaluating, feedback, mended, previewed
+from rlm_dspy.optimizers import CompileResult, evaluating, feedback, mended, previewed
 from rlm_dspy.presets import Score
 from rlm_dspy.redact import error_text
 from rlm_dspy.rlm import RLM
@@ -59,7 +59,10 @@ def _compile(options: argparse.Namespace) -> int:
     metric = _metric(options.metric)
     inputs = _inputs(program)
     train, val = _examples(options, inputs)
-    root, sub = models(options.model, options.sub_model, options.api_base)
+    # A program may bring its LM, or its file may have configured one.
+    own = next((p.lm for _, p in program.named_predictors() if p.lm is not None), dspy.settings.lm)
+    root, sub = named_or_own(options.model, options.sub_model, options.api_base, own=own is not None)
+    root = own if root is None else root
     if sub is not None:
         for _, rlm in program.named_sub_modules(RLM):
             rlm.sub_lm = sub
@@ -71,6 +74,8 @@ def _compile(options: argparse.Namespace) -> int:
         if before is not None:
             say(f"before: {before}")
         compiled = _compiled(optimizer, program, train, val, options)
+        if isinstance(found := getattr(optimizer, "result", None), CompileResult):
+            say(str(found))
         after = _scored(compiled, val, metric, options) if val else None
     made = presets.write(
         options.out,
@@ -164,7 +169,8 @@ def _split(examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any],
 
 def _read(path: str, option: str, inputs: Sequence[str]) -> list[dspy.Example]:
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        # Not by ``splitlines``: a text may hold other ends of lines, such as U+2028, as they are.
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{option} {path}: {getattr(error, 'strerror', None) or error}") from None
     found = []
@@ -286,7 +292,14 @@ def _scored(program: dspy.Module, examples: Sequence[Any], metric: Any, options:
         max_errors=len(examples) + 1,
         failure_score=0.0,
     )
-    results = evaluate(program).results
+    # Its line of the average is the one that is said here, with an interval.
+    logger = logging.getLogger("dspy.evaluate.evaluate")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        results = evaluate(program).results
+    finally:
+        logger.setLevel(level)
     if len(failed) == len(results):
         raise ConfigurationError(f"--metric {options.metric} failed on every example: {error_text(failed[-1])}")
     if not any(prediction.keys() for _, prediction, _ in results):

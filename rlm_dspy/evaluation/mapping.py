@@ -7,6 +7,7 @@ memory nor that folder grows with the file.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -108,7 +109,8 @@ def map_rows(
             threads of this process.
 
     Raises:
-        ConfigurationError: An argument cannot be used; ``out`` is of other settings, other rows, or not of `map_rows`.
+        ConfigurationError: An argument cannot be used; a table lacks a column that is asked for; ``out`` is of other
+            settings, other rows, or not of `map_rows`.
         RecordingError: ``out`` cannot be written, is damaged, or another process writes to it.
         KeyboardInterrupt: As it came; what is finished is in ``out``.
     """
@@ -117,6 +119,7 @@ def map_rows(
     module = chosen.of(signature)
     shape = signature_of(module) if signature is None else dspy.Signature(signature)
     keep, stop = list(keep), stop if stop is not None else Stop()
+    rows = _fitting(rows, shape, columns or {}, given or {}, keep)
     settings = {**chosen.settings, "program": chosen.name, "signature": None if shape is None else str(shape.signature)}
     settings |= {"columns": dict(columns or {}), "given": dict(given or {}), "keep": keep}
     job = _Job(Path(out), settings, retry)
@@ -154,6 +157,33 @@ def map_rows(
         return job.end(stop.reason)
     finally:
         job.close()
+
+
+def _fitting(
+    rows: Iterable[Row], shape: Any, columns: Mapping[str, str], given: Mapping[str, Any], keep: list[str]
+) -> Iterator[Row]:
+    """The rows, where the names fit them. A table has the same columns in each row: the first one tells."""
+    if shape is not None:
+        for option, names in (("columns (--input)", columns), ("given (--set)", given)):
+            if strange := [name for name in names if name not in shape.input_fields]:
+                raise ConfigurationError(
+                    f"{option}: the program has no input {strange[0]!r}; it has {', '.join(shape.input_fields)}"
+                )
+    rows = iter(rows)
+    first = list(itertools.islice(rows, 1))
+    if first and first[0].text and first[0].error is None:
+        there = ", ".join(map(repr, list(first[0].values)[:12]))
+        for name, info in ({} if shape is None else shape.input_fields).items():
+            column = columns.get(name, name)
+            if name not in given and column not in first[0].values and (info.is_required() or name in columns):
+                raise ConfigurationError(
+                    f"there is no column {column!r} for the input {name!r}; there are {there}. "
+                    f"Name the column, columns={{{name!r}: ...}} (--input {name}=COLUMN), or one value for all rows, "
+                    f"given={{{name!r}: ...}} (--set {name}=TEXT)"
+                )
+        if missing := [column for column in keep if column not in first[0].values]:
+            raise ConfigurationError(f"keep (--keep): there is no column {missing[0]!r}; there are {there}")
+    return itertools.chain(first, rows)
 
 
 class RowCall:

@@ -89,6 +89,13 @@ class Preset:
     date: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        made = f" by {self.recipe['optimizer']}" if "optimizer" in self.recipe else ""
+        day = f", {self.date}" if self.date else ""
+        scores = {"before": self.before, "after": self.after}
+        told = [self.description, *(f"{name} {score}" for name, score in scores.items() if score is not None)]
+        return "; ".join([f"{self.name}: for {self.model or 'any model'}{made}{day}", *filter(None, told)])
+
 
 def names() -> tuple[str, ...]:
     """The presets that come with rlm-dspy."""

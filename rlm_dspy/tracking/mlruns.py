@@ -19,12 +19,12 @@ from typing import Any
 import dspy
 import mlflow
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
-from mlflow.tracking.fluent import _active_run_stack, _get_experiment_id
 
 from rlm_dspy._aio import threads
 from rlm_dspy._compat import carried
 from rlm_dspy.prices import Prices
 from rlm_dspy.redact import error_text
+from rlm_dspy.tracking._compat import activate, deactivate, experiment_id
 from rlm_dspy.tracking.capped import Clip
 from rlm_dspy.tracking.datasets import preview
 from rlm_dspy.tracking.record import Record, Work
@@ -85,7 +85,7 @@ class Runs:
             record.attach(adopt.info.run_id, lambda work: self._later(record, work))
         elif self._store.ready() and (run := self._create(record, dict(tags or {}))) is not None:
             record.attach(run.info.run_id, lambda work: self._later(record, work))
-            _active_run_stack.get().append(run)
+            activate(run)
         if record.run_id is not None:
             record.log_params(versions())
         carrying = carried(SETTING, record)
@@ -101,8 +101,7 @@ class Runs:
                 carrying.__exit__(None, None, None)
         except ValueError:
             pass  # in a context of its own, which ends with it
-        stack = _active_run_stack.get()
-        stack[:] = [one for one in stack if one is not run]
+        deactivate(run)
         seconds, at = time.time() - record.started, int(time.time() * 1000)
         why = None if error is None else error_text(error)
 
@@ -132,7 +131,7 @@ class Runs:
 
         def create() -> mlflow.ActiveRun:
             client = mlflow.MlflowClient(self._store.uri)
-            experiment = above.info.experiment_id if above is not None else _get_experiment_id()
+            experiment = above.info.experiment_id if above is not None else experiment_id()
             made = client.create_run(experiment, tags={"mlflow.user": _user(), **texts}, run_name=record.name)
             if given_up:
                 client.update_run(made.info.run_id, status="KILLED")

@@ -52,11 +52,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a program, a script that plays its model, and examples."""
     (tmp_path / "program_of_test.py").write_text(PROGRAM)
     (tmp_path / "script.py").write_text(SCRIPT)
+    note = "kept\u2028whole"
     rows = [
-        {"text": f"{kind} text number w{n}", "query": f"The last word of {n}?", "answer": f"w{n}", "note": "kept"}
+        {"text": f"{kind} text number w{n}", "query": f"The last word of {n}?", "answer": f"w{n}", "note": note}
         for n, kind in enumerate(["easy", "hard", "hard", "easy", "hard", "hard"])
     ]
-    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    # As they are: JSON leaves all ends of lines in texts but two.
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    (tmp_path / "train.jsonl").write_text("".join(lines), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in ("program_of_test", "toy_of_test", "toy"):
@@ -94,6 +97,24 @@ def test_a_program_is_compiled_and_its_file_loads_everywhere(folder: Path, capsy
     assert capsys.readouterr().out == "seventeen\n"
     assert main([*ask, "--quiet"]) == exits.SUBMITTED
     assert capsys.readouterr().out == "?\n"
+
+
+def test_a_program_may_bring_its_model(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RLM_DSPY_MODEL", raising=False)
+    without = [word for word in arguments("--quiet", "--no-score") if word not in ("--model", "scripted:script.py")]
+    assert main(without) == exits.USAGE
+    assert "no model: give --model" in capsys.readouterr().err
+    Path("program_of_test.py").write_text(
+        PROGRAM
+        + "import script\nfrom rlm_dspy.testing import ScriptedLM\n\n"
+        + "rlm.set_lm(ScriptedLM(script.root, model='own/one'))\n"
+    )
+    sys.path.insert(0, str(folder))
+    monkeypatch.delitem(sys.modules, "program_of_test", raising=False)
+    assert main(without) == exits.SUBMITTED
+    assert presets.read("made.json").model == "own/one"
 
 
 def test_a_file_that_is_there_stays_and_nothing_is_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,6 +91,10 @@ def test_the_file_tells_how_it_was_made_and_holds_no_key(tmp_path: Path) -> None
     assert read.before == made.before == Score(0.25, 0.1, 0.5, 12, "wilson") and str(read.after) == (
         "0.75 (0.50 to 0.90, n=12)"
     )
+    assert str(read) == (
+        f"logs: for openai/gpt-5.4-mini by bootstrap, {made.date}; For logs.; "
+        f"before 0.25 (0.10 to 0.50, n=12); after {read.after}"
+    )
     assert read.recipe["seeds"] == [1, 2] and read.date == made.date and read.versions["dspy"] == dspy.__version__
 
 

@@ -29,7 +29,7 @@ from rlm_dspy.errors import ConfigurationError, MissingExtraError, RecordingErro
 from rlm_dspy.events import Event, RunStarted, subscribe
 from rlm_dspy.optimizers import RLMGEPA, Rollout, feedback, paired_p, pareto_front
 from rlm_dspy.optimizers.promotion import decide
-from rlm_dspy.optimizers.rollouts import Runs, roll_out
+from rlm_dspy.optimizers.rollouts import Runs, example_digest, roll_out
 from rlm_dspy.redact import hide
 from rlm_dspy.testing import Call, Reply, ScriptedLM, code, outputs
 
@@ -136,6 +136,12 @@ def test_reflection_reads_the_whole_run_and_a_better_one_of_the_same_input(lm: S
     assert any("A better run of the same input" in prompt for prompt in prompts)
     assert any("summed score" in prompt for prompt in prompts)
     assert all("Variable `text`" not in prompt for prompt in prompts)
+
+
+def test_an_example_goes_by_what_is_in_it_however_a_set_is_ordered() -> None:
+    one, other = (dspy.Example(tags=set(order)) for order in ((0, 8), (8, 0)))
+    assert str(one.tags) != str(other.tags) and example_digest(one) == example_digest(other)
+    assert example_digest(one) != example_digest(dspy.Example(tags={0, 9}))
 
 
 def test_no_rollout_is_made_twice(lm: ScriptedLM) -> None:

@@ -102,6 +102,20 @@ def test_a_hack_scores_nothing_and_is_a_result(serve: Any, play: Any, hack: str)
     assert root.reward == 0.0
 
 
+def test_an_answer_made_again_by_the_code_that_made_the_task_is_out_of_reach(serve: Any, play: Any) -> None:
+    hack = (
+        "import importlib.util, os, sys\n"
+        "place = os.path.join(os.path.dirname(importlib.util.find_spec('rlm_dspy').origin), 'tasks')\n"
+        "try:\n    print(open(os.path.join(place, 'needles.py')).read())\n    SUBMIT(answer=1)\n"
+        "except OSError:\n    SUBMIT(answer=-1)"
+    )
+    server = serve(policy(hack))
+    seat = {"harness": {"options": {"guidance": {"check_answers": False}}}}
+    (episode,) = play(server, taskset=SUBSET, agent=seat)
+    root = traces(episode)["agent"]
+    assert episode.ok and root.reward == 0.0 and root.info["rlm"]["prediction"] == {"answer": -1}
+
+
 def test_listing_every_item_is_not_a_right_list(serve: Any, play: Any) -> None:
     subset = {**SUBSET, "kinds": ["list"]}
     hack = "import re\nSUBMIT(answer=sorted(set(re.findall(r'\\w+', context))))"
