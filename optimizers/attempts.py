@@ -7,7 +7,6 @@ made of. An attempt that fails is scored 0 and kept with its error; none is drop
 from __future__ import annotations
 
 import contextvars
-import copy
 import dataclasses
 import logging
 import threading
@@ -272,4 +271,4 @@ def score_of(attempt: Attempt, metric: Metric | None) -> float:
         roots = [run for run in attempt.ran.values() if run.depth == 0]
         return float(bool(roots) and all(run.outcome in ("submitted", "direct") for run in roots))
     trace = [(a.predictor, a.inputs, dspy.Prediction(**a.outputs)) for a in attempt.asked if a.outputs is not None]
-    return feedback(metric).scored(copy.copy(attempt.example), attempt.prediction, trace)[0]
+    return feedback(metric).scored(attempt.example.copy(), attempt.prediction, trace)[0]

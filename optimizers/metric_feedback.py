@@ -12,6 +12,7 @@ that can change it, and to no other.
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -21,9 +22,11 @@ from dspy.teleprompt.bootstrap_trace import FailedPrediction
 
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.optimizers.diagnosis import Finding, diagnose, role_of_predictor
-from rlm_dspy.redact import redact
+from rlm_dspy.redact import error_text, redact
 from rlm_dspy.render import one_line, shorten
 from rlm_dspy.signatures.conversation import sendable
+
+logger = logging.getLogger("rlm_dspy.optimizers")
 
 Metric = Callable[..., Any]
 """``metric(gold, pred, trace=None)``, or with GEPA's two more arguments; gives a number, a bool, or a
@@ -134,7 +137,12 @@ class Feedback:
             asked = one_line(" | ".join(str(value) for value in inputs.values()), 160)
             answered = one_line(" | ".join(str(value) for value in outputs.values()), 160)
             if self.sub_gold is not None:
-                right = self.sub_gold(gold, role, inputs, outputs)
+                try:
+                    right = self.sub_gold(gold, role, inputs, outputs)
+                except Exception as error:
+                    # It only adds words: hours of work must not end by it.
+                    logger.warning("sub_gold raised, so nothing is known of this sub-call: %s", error_text(error, 300))
+                    right = None
                 if isinstance(right, str) and right:
                     lines.append(f"asked {asked!r}, it answered {answered!r}; right is: {one_line(right, 300)}")
                 if right is not None:

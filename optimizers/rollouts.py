@@ -229,7 +229,7 @@ def roll_out(
     score, said, unscored = failure_score, "", False
     if prediction is not None:
         try:
-            score, said = judge.scored(example, prediction, None)
+            score, said = judge.scored(example.copy(), prediction, None)
         except Exception as raised:
             # A metric that fails on one answer must not end hours of work; it is told, and seen in the folder.
             said, error = f"The metric failed: {error_text(raised, 300)}.", error or raised

@@ -140,6 +140,30 @@ def test_what_a_metric_says_at_length_is_cut_in_prompts_and_on_disk(tmp_path: Pa
     assert "THE END" in (tmp_path / "f" / "rollouts.jsonl").read_text()
 
 
+def test_known_answers_that_cannot_be_told_end_no_compile(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(gold: Any, role: str, inputs: Any, outputs: Any) -> Any:
+        raise KeyError("no table")
+
+    judged = feedback(_metric, sub_gold=broken)
+    gold = _examples(1)[0]
+    told = judged.told("sub", gold, dspy.Prediction(answer="?"), 0.0, "", [], [({"prompt": "w0?"}, {"response": "w0"})])
+    assert told.startswith("Score 0.") and "no table" in caplog.text
+
+
+def test_a_metric_that_changes_an_example_changes_a_copy() -> None:
+    def changing(gold: Any, pred: Any, trace: Any = None) -> float:
+        score = _metric(gold, pred)
+        gold["answer"] = "changed"
+        return score
+
+    examples = _examples(2)
+    made = _optimizer(changing)
+    made.compile(_program(), trainset=examples)
+    collect(_program(), examples, changing)
+    assert made.result is not None and made.result.promotion.promoted
+    assert [one.answer for one in examples] == ["w0", "w1"] and examples[0].inputs().keys() == ["text"]
+
+
 def test_labels_and_answers_that_compare_item_by_item() -> None:
     numpy = pytest.importorskip("numpy")
     gold = dspy.Example(q="?", answer=numpy.arange(3)).with_inputs("q")
