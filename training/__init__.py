@@ -9,6 +9,13 @@
     cases.py           what a task gives the program, made again from a few numbers wherever it is needed
     factory.py         families of tasks as task sets, all from one factory: rewards, metrics
     samples.py         good rollouts as rows to fine-tune on
+    sequences.py       rows as tokens, and which of them are learned
+    local_model.py     a model of transformers on this machine: loading, LoRA, saving
+    sft.py             fine-tuning it on good rollouts, by TRL
+    updates.py         one update of a policy: the clipped policy gradient
+    sampling.py        sampling from it, many requests at once, with probabilities
+    serve.py           it as an OpenAI-compatible server
+    tiny.py            one of random weights, to try the route on
     oolong.py          the published OOLONG data as a task set
     oolong_scores.py   its official scores, and strict ones
     tasksets/          the modules that verifiers finds by their names
