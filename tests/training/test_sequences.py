@@ -89,8 +89,8 @@ def test_a_prompt_is_what_the_request_had_and_a_reply_what_was_said(
 ) -> None:
     messages: list[dict[str, Any]] = []
     for asked, reply, learned in turns:
-        said = {"role": "assistant", "content": reply, "weight": int(learned)}
-        messages += [{"role": "user", "content": asked}, said]
+        answer = {"role": "assistant", "content": reply, "weight": int(learned)}
+        messages += [{"role": "user", "content": asked}, answer]
     found = list(sequences({"messages": messages}, tokenizer))
     wanted = [reply for _, reply, learned in turns if learned]
     assert "".join(said(tokenizer, one) for one in found) == "".join(f"{reply}<|im_end|>" for reply in wanted)
