@@ -315,6 +315,7 @@ class Tracker(MlflowCallback):
         metric = _metric(inputs.get("metric")) or instance.metric
         self._evaluations.evaluate(call_id, instance, inputs, metric)
         self._scores.begin(call_id, metric)
+        spans.forget_last()
 
     def on_evaluate_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
         """Its end."""

@@ -11,6 +11,7 @@ later, with the times that were noted. What leans on MLflow beyond its documenta
 | `SpanAttributeKey`, `TraceMetadataKey` | names of what MLflow makes its token, cost and run columns of |
 | `_active_run_stack`, `_get_experiment_id` (in `mlruns.py`) | a run that is active, begun beside the program |
 | `_set_last_active_trace_id` | for ``mlflow.get_last_active_trace_id`` after a call, whose trace another thread ends |
+| `_LAST_ACTIVE_TRACE_ID_THREAD_LOCAL` | the trace that MLflow logs scores on, taken away |
 | `maybe_get_request_id` | whether ``mlflow.genai.evaluate`` waits for the trace |
 """
 
@@ -26,7 +27,7 @@ from typing import Any, Protocol
 import mlflow
 from mlflow.entities import SpanEvent, SpanStatus, SpanStatusCode, SpanType
 from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey
-from mlflow.tracing.fluent import _set_last_active_trace_id
+from mlflow.tracing.fluent import _LAST_ACTIVE_TRACE_ID_THREAD_LOCAL, _set_last_active_trace_id
 from mlflow.tracing.provider import detach_span_from_context, mlflow_runtime_context, set_span_in_context
 from mlflow.tracing.utils import maybe_get_request_id
 
@@ -34,7 +35,7 @@ from rlm_dspy import events as ev
 from rlm_dspy.traces.reading import EVENTS
 from rlm_dspy.tracking.capped import Clip
 
-__all__ = ["Open", "SpanAttributeKey", "SpanType", "Tree", "current", "evaluating", "innermost", "tag"]
+__all__ = ["Open", "SpanAttributeKey", "SpanType", "Tree", "current", "evaluating", "forget_last", "innermost", "tag"]
 
 innermost: contextvars.ContextVar[Open | None] = contextvars.ContextVar("rlm_dspy_open_span", default=None)
 """The innermost span of ours in this context."""
@@ -201,8 +202,10 @@ class Tree:
         if self._inline or evaluating():
             self._writer.write(taken)
             return
-        if self._over and not self.scored:
-            # For who asks for it in this thread. MLflow would log scores on it, before it is in the store.
+        if self._over and self.scored:
+            forget_last()
+        elif self._over:
+            # For who asks for it in this thread.
             _set_last_active_trace_id(span.span.trace_id)
         self._writer.put(taken)
 
@@ -232,6 +235,15 @@ def current() -> Any:
 def evaluating() -> bool:
     """Whether ``mlflow.genai.evaluate`` waits for the trace of this call."""
     return maybe_get_request_id(is_evaluate=True) is not None
+
+
+def forget_last() -> None:
+    """Let no trace be the last one of this thread.
+
+    MLflow logs what a metric of ``dspy.Evaluate`` gives on that one: which is not in the store yet, or that of a call
+    before the evaluation. See `rlm_dspy.tracking.scores`.
+    """
+    _LAST_ACTIVE_TRACE_ID_THREAD_LOCAL.set(None)
 
 
 def tag(span: Any, tags: dict[str, str | None], preview: str | None = None) -> None:

@@ -70,6 +70,8 @@ class Writer:
 
     def later(self, work: Callable[[], object]) -> None:
         """Have ``work`` done in the thread, after what was given before."""
+        if self._pid != os.getpid():
+            self._reset()
         with self._lock:
             self._start()
         self._work.put(work)
