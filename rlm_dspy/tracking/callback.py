@@ -32,6 +32,7 @@ from rlm_dspy.run import Run
 from rlm_dspy.signatures.predictor import RolePredict
 from rlm_dspy.testing import ScriptedLM
 from rlm_dspy.tracking import spans
+from rlm_dspy.tracking._compat import forget_last
 from rlm_dspy.tracking.capped import Clip, size
 from rlm_dspy.tracking.evaluations import Evaluations
 from rlm_dspy.tracking.leaves import asked, measured, settings_of
@@ -315,6 +316,7 @@ class Tracker(MlflowCallback):
         metric = _metric(inputs.get("metric")) or instance.metric
         self._evaluations.evaluate(call_id, instance, inputs, metric)
         self._scores.begin(call_id, metric)
+        forget_last()
 
     def on_evaluate_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
         """Its end."""

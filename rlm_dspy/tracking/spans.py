@@ -30,7 +30,7 @@ from mlflow.tracing.utils import maybe_get_request_id
 
 from rlm_dspy import events as ev
 from rlm_dspy.traces.reading import EVENTS
-from rlm_dspy.tracking._compat import set_last_trace
+from rlm_dspy.tracking._compat import forget_last, set_last_trace
 from rlm_dspy.tracking.capped import Clip
 
 __all__ = ["Open", "SpanAttributeKey", "SpanType", "Tree", "current", "evaluating", "innermost", "tag"]
@@ -200,8 +200,10 @@ class Tree:
         if self._inline or evaluating():
             self._writer.write(taken)
             return
-        if self._over and not self.scored:
-            # For who asks for it in this thread. MLflow would log scores on it, before it is in the store.
+        if self._over and self.scored:
+            forget_last()
+        elif self._over:
+            # For who asks for it in this thread.
             set_last_trace(span.span.trace_id)
         self._writer.put(taken)
 
