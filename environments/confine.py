@@ -67,6 +67,7 @@ def inside_landlock(
     read: list[str],
     write: list[str],
     names: list[str],
+    hidden: list[str],
     program: bytes,
     own_pid: bytes,
     host: int,
@@ -75,12 +76,12 @@ def inside_landlock(
 
     Args:
         landlock, limits, user, keep, paths, ready: As for `inside_bubblewrap`.
-        read, write, names: See ``landlock.Ruleset``.
+        read, write, names, hidden: See ``landlock.Ruleset``.
         program: The seccomp filter.
         own_pid: Bytes in it that stand for the confined process's id.
         host: Process id of the host.
     """
-    rules = landlock.Ruleset(read, write, names)
+    rules = landlock.Ruleset(read, write, names, hidden)
     _supervise(landlock, host)
     limit(limits)
     landlock.drop_bounding_set(keep)

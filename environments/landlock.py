@@ -129,10 +129,14 @@ class Ruleset:
         read: Files and folders that may be read and executed; those that do not exist are left out.
         write: Folders that may be changed in any way, and device files that may be written.
         names: Folders whose entries may be listed, though not opened.
+        hidden: Folders in those of ``read`` that may not be read.
     """
 
-    def __init__(self, read: list[str], write: list[str], names: list[str]) -> None:
+    def __init__(self, read: list[str], write: list[str], names: list[str], hidden: list[str]) -> None:
         import struct
+
+        read, above = _without(read, hidden)
+        names = [*names, *above]
 
         version = abi()
         if version < 1:
@@ -166,6 +170,28 @@ class Ruleset:
         """Put the rules in force for this thread and all that it starts; needs `no_new_privs`."""
         _check(_syscall(_RESTRICT_SELF, self._fd, 0), "landlock_restrict_self")
         os.close(self._fd)
+
+
+def _without(read: list[str], hidden: list[str]) -> tuple[list[str], list[str]]:
+    """``read`` with what lies beside ``hidden`` in the place of what lies above it, because rules can only allow; and
+    what lies above, of which the names may be read."""
+    found, names = list(dict.fromkeys(map(os.path.realpath, read))), []
+    for path in dict.fromkeys(map(os.path.realpath, hidden)):
+        while above := next((one for one in found if _holds(one, path)), None):
+            found.remove(above)
+            if above != path:
+                names.append(above)
+                with os.scandir(above) as entries:
+                    beside = [entry.path for entry in entries]
+                # A link is there for whoever may read what it leads to, and may lead to what is hidden.
+                leads = [os.path.realpath(one) for one in beside if os.path.islink(one)]
+                found += [one for one in beside if not os.path.islink(one)]
+                found += [one for one in leads if not _holds(one, path)]
+    return found, names
+
+
+def _holds(folder: str, path: str) -> bool:
+    return (path + "/").startswith(folder.rstrip("/") + "/")
 
 
 def install_filter(program: bytes) -> None:

@@ -236,6 +236,7 @@ def _landlock(options: Options, layout: Layout, report: int, info: int) -> Trans
             read=[*SYSTEM, *SYSTEM_FILES, *layout.read, "/dev/urandom", "/dev/random", "/dev/zero"],
             write=[scratch, "/dev/null"],
             names=list(layout.names),
+            hidden=list(layout.hidden),
             program=program,
             own_pid=struct.pack("=I", seccomp.OWN_PID),
             host=os.getpid(),

@@ -32,6 +32,8 @@ class Layout:
         flags: Its first options.
         read: Folders and files to show at the same place, read-only; none lies in another, none in `SYSTEM`.
         links: (target, name) for names on the way from ``executable`` to the program that lie in none of ``read``.
+        hidden: Folders in those of ``read``, or in the system's, that are not to be seen: of tasks with known answers,
+            which code could make again.
         names: Folders that lead to entries of ``read`` and are searched by imports.
         paths: What to append to ``sys.path`` there.
         world_readable: Whether a user who owns none of it can read it once it is in view.
@@ -41,6 +43,7 @@ class Layout:
     executable: str
     flags: tuple[str, ...]
     read: tuple[str, ...]
+    hidden: tuple[str, ...]
     links: tuple[tuple[str, str], ...]
     names: tuple[str, ...]
     paths: tuple[str, ...]
@@ -102,12 +105,19 @@ def python_layout(packages: bool, readable: tuple[str, ...]) -> Layout:
         executable=executable,
         flags=("-I", "-B", "-u") if packages else ("-I", "-S", "-B", "-u"),
         read=read,
+        hidden=tuple(path for path in _answers() if _inside(path, shown)),
         links=links,
         names=tuple(name for name in _outermost(names) if not _inside(name, read)),
         paths=tuple(dict.fromkeys(added)),
         world_readable=world_readable,
         reachable=world_readable and all(_others_can_reach(path) for path in read),
     )
+
+
+def _answers() -> tuple[str, ...]:
+    """Where this distribution makes tasks and their answers."""
+    folders = [os.path.join(os.path.abspath(place), "tasks") for place in sys.modules["rlm_dspy"].__path__]
+    return tuple(dict.fromkeys(path for folder in folders for path in (folder, os.path.realpath(folder))))
 
 
 def _prefixes() -> list[str]:

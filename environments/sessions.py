@@ -75,6 +75,7 @@ class Slots:
         self._still = 0
         self._still_since: float | None = None
         self._extra = 0
+        self._moved = time.monotonic()
         self._waiting: deque[Future[Lease]] = deque()
 
     @property
@@ -114,6 +115,7 @@ class Slots:
 
     def _give_back(self, lease: Lease) -> None:
         with self._lock:
+            self._moved = time.monotonic()
             self._taken -= 1
             self._still -= lease.calls > 0
             lease.calls = 0
@@ -133,6 +135,15 @@ class Slots:
             self._still_since = None
         elif self._still_since is None:
             self._still_since = time.monotonic()
+
+    def stuck(self) -> bool:
+        """Whether none was given back for a while; True to one of those who wait, and not again before another."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._moved < STALL_SECONDS / 2:
+                return False
+            self._moved = now
+            return True
 
     def relieve(self) -> None:
         """Let one more in if all sessions stand still; for those who wait to call now and then."""
@@ -208,8 +219,9 @@ async def atake() -> Lease:
 
 def _still_waiting(times: int) -> None:
     """A request has waited for a quarter of `STALL_SECONDS`, so often."""
-    if times == 1:
-        # Sessions that nobody closed, and nobody has any more, end when they are collected.
+    if slots.stuck():
+        # Sessions that nobody closed, and nobody has any more, end when they are collected. It takes a large process
+        # a second in which nothing else runs, so not for each who waits, and not as long as the line moves.
         gc.collect()
     if times == 4:
         logger.warning(

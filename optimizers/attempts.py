@@ -10,6 +10,7 @@ import contextvars
 import copy
 import dataclasses
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -21,6 +22,7 @@ import dspy
 from rlm_dspy import events as ev
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.kept import Kept
+from rlm_dspy.optimizers.metric_feedback import feedback
 from rlm_dspy.optimizers.watching import Asked, Ran, Watcher, watched
 from rlm_dspy.redact import error_text
 from rlm_dspy.rlm import RLM
@@ -184,14 +186,14 @@ def _each(
     work: Sequence[tuple[int, Attempt]], metric: Metric | None, lm: Any, num_threads: int | None
 ) -> Iterator[tuple[int, Attempt]]:
     """The attempts as they end."""
-    watchers: list[Watcher] = []
+    watchers, stopping = list[Watcher](), threading.Event()
     threads = num_threads or dspy.settings.num_threads or 1
     executor = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="rlm-attempt")
     numbers: dict[Future[None], tuple[int, Attempt]] = {}
     try:
         for number, attempt in work:
             # A context each: two threads cannot be in one.
-            job = executor.submit(contextvars.copy_context().run, _attempt, attempt, metric, lm, watchers)
+            job = executor.submit(contextvars.copy_context().run, _attempt, attempt, metric, lm, watchers, stopping)
             numbers[job] = number, attempt
         pending = set(numbers)
         while pending:
@@ -203,15 +205,20 @@ def _each(
         # Left early: what has not begun does not begin, what goes on is asked to stop.
         for job in numbers:
             job.cancel()
+        stopping.set()
         for watcher in list(watchers):
             watcher.stop()
         executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _attempt(attempt: Attempt, metric: Metric | None, lm: Any, watchers: list[Watcher]) -> None:
+def _attempt(
+    attempt: Attempt, metric: Metric | None, lm: Any, watchers: list[Watcher], stopping: threading.Event
+) -> None:
     started = time.monotonic()
     with watched(lm) as watcher:
         watchers.append(watcher)
+        if stopping.is_set():
+            watcher.stop()
         try:
             attempt.prediction = attempt.program(**attempt.example.inputs())
         except Exception as error:
@@ -265,5 +272,4 @@ def score_of(attempt: Attempt, metric: Metric | None) -> float:
         roots = [run for run in attempt.ran.values() if run.depth == 0]
         return float(bool(roots) and all(run.outcome in ("submitted", "direct") for run in roots))
     trace = [(a.predictor, a.inputs, dspy.Prediction(**a.outputs)) for a in attempt.asked if a.outputs is not None]
-    said: Any = metric(copy.copy(attempt.example), attempt.prediction, trace)
-    return float(said.score if isinstance(said, dspy.Prediction) else said)
+    return feedback(metric).scored(copy.copy(attempt.example), attempt.prediction, trace)[0]

@@ -81,6 +81,7 @@ class Watcher(BaseCallback):
     def __init__(self) -> None:
         self.asked: list[Asked] = []
         self.ran: dict[str, Ran] = {}
+        self._stopped = False
         self._going: dict[str, Run] = {}
         self._open: dict[str, tuple[Asked, contextvars.Token[Asked | None]]] = {}
         self._sent: dict[str, tuple[Asked, list[Message], int | None]] = {}
@@ -90,6 +91,8 @@ class Watcher(BaseCallback):
         """One event, the way `rlm_dspy.subscribe` calls it."""
         if isinstance(event, ev.RunStarted):
             self._going[run.id] = run
+            if self._stopped:
+                run.request_stop()
         elif isinstance(event, ev.RunEnded):
             self._going.pop(run.id, None)
             status: Any = event.outcome
@@ -97,7 +100,8 @@ class Watcher(BaseCallback):
             self.ran[run.id] = Ran(run.id, run.depth, outcome, Trajectory.from_events(run.events), dict(event.usage))
 
     def stop(self) -> None:
-        """Ask the runs that are going on to stop where they are."""
+        """Ask the runs that are going on to stop where they are, and those that begin later."""
+        self._stopped = True
         for run in list(self._going.values()):
             run.request_stop()
 

@@ -269,16 +269,19 @@ class _View:
         name = self._name if self.screen.shared else ""
         self._row.label = f"{name}{self._turn_label()}" if self._turn else ""
         running = self._activity == "running code"
+        calls = self._calls() if running else ""
+        doing = self._activity
         if self._above is None:
-            calls = self._calls() if running else ""
+            doing += f": {calls}" if calls else ""
             self._row.code = self._code if running else ""
             # Children have rows of their own.
             flying = [text for text in self._flying.values() if not text.startswith("rlm_query")] if running else []
             more = f" (and {len(flying) - 1:,} more)" if len(flying) > 1 else ""
             self._row.calls = (f"{one_line(flying[0], 90)}{more}",) if flying else ()
-        else:
-            calls = telling(self._code) if running else ""
-        doing = f"{self._activity}: {calls}" if calls else self._activity
+        elif running:
+            # In one row: how far it is, then what it does.
+            doing += f", {calls}" if calls else ""
+            doing += f": {telling(self._code)}"
         self._row.doing = doing if self._turn else f"{name}{doing}"
 
     @property
@@ -289,11 +292,7 @@ class _View:
     def _line(self, text: str, style: str = "", indent: int = 0, *, always: bool = False) -> None:
         if self._short and not always:
             return
-        prefix = self._prefix
-        if prefix:
-            text = "\n".join(f"{prefix}{' ' * indent}{line}" for line in text.split("\n"))
-            indent = 0
-        self.screen.line(text, style, indent)
+        self.screen.line(text, style, indent, self._prefix)
 
 
 def sandbox_text(event: ev.SessionOpened) -> str:

@@ -4,7 +4,7 @@
         answers = llm_query_batched([ask + part for part in parts])
         llm_query_batched: Which clauses name a deadline? 14. The tenant… (and 2 more)
       ├ [3f2a] turn 1/20, asking the model, 2 s: Sum up the complaints
-      └ [91c0] turn 3/20, running code: rlm_query(part), 5 s: Sum up the praise
+      └ [91c0] turn 3/20, running code, 8 in flight: llm_query_batched(asks), 5 s: Sum up the praise
         spent: 21 of 50 sub-calls, 40,210 of 200,000 tokens, $0.031 of $0.50, 8 of 300 s
 """
 
@@ -101,7 +101,7 @@ def area(rows: Sequence[Row], height: int, frame: str, branches: Sequence[str] =
             lines += head
     left = [row for row, _ in walked[len(told) :]]
     if left:
-        doing = Counter(row.doing.rpartition("] ")[2].partition(":")[0] for row in left)
+        doing = Counter(re.split("[:,]", row.doing.rpartition("] ")[2])[0] for row in left)
         what = ", ".join(f"{count} {text}" for text, count in doing.most_common(3))
         before = branches[1] if len(roots) == 1 else ""
         lines.append((f"  {before}and {len(left)} more runs{f': {what}' if what else ''}", "dim"))

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from rlm_dspy.live_area import ASCII_BRANCHES, ASCII_FRAMES, BRANCHES, FRAMES, Row, area
 from rlm_dspy.render import printable
 
+_REFRESH_SECONDS = 0.125
 _HEIGHT = 14
 """Lines of the live area at most."""
 
@@ -41,15 +42,16 @@ class Screen:
         self.lock = threading.RLock()
         self._broken = False
 
-    def line(self, text: str, style: str = "", indent: int = 0) -> None:
+    def line(self, text: str, style: str = "", indent: int = 0, prefix: str = "") -> None:
         """Append ``text``, which may hold line breaks.
 
         Args:
             text: Any text.
             style: A rich style such as ``"red"``; ignored where there is no colour.
             indent: Columns to the left of it.
+            prefix: What stands before each of its lines, also before those that a terminal makes of a long one.
         """
-        self._put(lambda: self._line(self.safe(text), style, indent))
+        self._put(lambda: self._line(self.safe(text), style, indent, self.safe(prefix)))
 
     def code(self, text: str, indent: int = 0, prefix: str = "") -> None:
         """Append Python source, highlighted where there is colour, each of its lines behind ``prefix``."""
@@ -86,14 +88,13 @@ class Screen:
             except (OSError, ValueError):
                 self._broken = True
 
-    def _line(self, text: str, style: str, indent: int) -> None:
-        pad = " " * indent
+    def _line(self, text: str, style: str, indent: int, prefix: str = "") -> None:
+        pad = prefix + " " * indent
         self.stream.write("".join(f"{pad}{line}".rstrip() + "\n" for line in text.split("\n")))
         self.stream.flush()
 
     def _code(self, text: str, indent: int, prefix: str) -> None:
-        pad = f"{prefix}{' ' * indent}"
-        self._line("\n".join(f"{pad}{line}" for line in text.split("\n")), "", 0)
+        self._line(text, "", indent, prefix)
 
     def _rows_changed(self) -> None:
         pass
@@ -125,25 +126,37 @@ class TerminalScreen(Screen):
         plain = self.safe(FRAMES + "".join(BRANCHES)) != FRAMES + "".join(BRANCHES)
         self._frames, self._branches = (ASCII_FRAMES, ASCII_BRANCHES) if plain else (FRAMES, BRANCHES)
         self._live: Any = None
+        self._stopped = threading.Event()
 
-    def _line(self, text: str, style: str, indent: int) -> None:
+    def _line(self, text: str, style: str, indent: int, prefix: str = "") -> None:
         from rich.padding import Padding
         from rich.text import Text
 
         body = Text(text, style=style, overflow="fold")
+        if prefix:
+            self._behind(prefix, indent, body)
+            return
         self._console.print(Padding(body, (0, 0, 0, indent), expand=False) if indent else body)
+
+    def _behind(self, prefix: str, indent: int, body: Any) -> None:
+        """Print ``body``, each line of the screen behind ``prefix``."""
+        from rich.text import Text
+
+        room = max(8, self._console.width - len(prefix) - indent)
+        before = Text(f"{prefix}{' ' * indent}", style=body.style)
+        pieces = [p for line in body.split("\n") for p in (line.wrap(self._console, room, overflow="fold") or [line])]
+        text = Text("\n").join(before.copy().append_text(piece) for piece in pieces)
+        self._console.print(text, no_wrap=True, overflow="ignore", crop=False)
 
     def _code(self, text: str, indent: int, prefix: str) -> None:
         from rich.padding import Padding
         from rich.syntax import Syntax
-        from rich.text import Text
 
         body = Syntax(text, "python", theme="ansi_dark", background_color="default", word_wrap=True)
         if not prefix:
             self._console.print(Padding(body, (0, 0, 0, indent)))
             return
-        for line in body.highlight(text).split("\n"):
-            self._console.print(Text(f"{prefix}{' ' * indent}", overflow="fold").append_text(line))
+        self._behind(prefix, indent, body.highlight(text))
 
     def _rows_changed(self) -> None:
         if not self.live:
@@ -154,24 +167,35 @@ class TerminalScreen(Screen):
             from rich.live import Live
 
             # Others' prints must go above the live area, but only where they would reach this terminal anyway.
+            self._stopped = threading.Event()
             self._live = Live(
                 console=self._console,
                 get_renderable=self._area,
                 transient=True,
-                refresh_per_second=8,
+                auto_refresh=False,
                 redirect_stdout=bool(sys.stdout and sys.stdout.isatty()),
                 redirect_stderr=bool(sys.stderr and sys.stderr.isatty()),
             )
             # A process that ends in the middle of a run would leave the terminal without its cursor.
             atexit.register(self.close)
             self._live.start()
+            threading.Thread(target=self._refresh, args=(self._live, self._stopped), daemon=True).start()
         elif not self.rows and self._live is not None:
             live, self._live = self._live, None
             atexit.unregister(self.close)
+            self._stopped.set()
             live.stop()
 
+    def _refresh(self, live: Any, stopped: threading.Event) -> None:
+        # Rich's own thread writes at the same time as others print, and then leaves parts of the area behind.
+        while not stopped.wait(_REFRESH_SECONDS):
+            with self.lock:
+                if self._live is not live:
+                    return
+                self._put(live.refresh)
+
     def _area(self) -> Any:
-        # Called by the refreshing thread under rich's lock: taking ours here could deadlock with a writer.
+        # Also called where others print, under rich's lock: taking ours here could deadlock with a writer.
         from rich.text import Text
 
         frame = self._frames[int(time.monotonic() * 10) % len(self._frames)]

@@ -1,4 +1,4 @@
-"""The README tells the truth: its Python runs, its commands exist.
+"""The README and those of the rooms tell the truth: their Python runs, their commands exist.
 
 The blocks of one section run in order in one namespace, in a process of its own. Where they ask a model, a server on
 the loopback interface answers; `REPLIES` says what, by section.
@@ -23,7 +23,8 @@ from rlm_dspy.cli.parser import parse
 from rlm_dspy.testing import code
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXTS = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")
+READMES = ("README.md", "environments/README.md", "optimizers/README.md")
+TEXTS = (*READMES, "CONTRIBUTING.md", "benchmarks/README.md")
 
 CONTRACT = "1. Rent is due.\n2. Notice has to be given by 31 March.\n"
 
@@ -75,20 +76,22 @@ def commands(name: str) -> list[str]:
     return [line.split("  #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
 
 
-SECTIONS = sections((ROOT / "README.md").read_text())
+SECTIONS = {
+    (name, heading): blocks for name in READMES for heading, blocks in sections((ROOT / name).read_text()).items()
+}
 
 
 def test_the_readme_has_programs() -> None:
     assert len(SECTIONS) >= 4
-    assert not REPLIES.keys() - SECTIONS.keys(), "a section of REPLIES is no longer in the README"
+    assert not REPLIES.keys() - {heading for _, heading in SECTIONS}, "a section of REPLIES is no longer there"
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_python_blocks_run(section: str, tmp_path: Path, endpoint: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("name", "section"), SECTIONS)
+def test_python_blocks_run(name: str, section: str, tmp_path: Path, endpoint: Callable[..., Any]) -> None:
     (tmp_path / "contract.txt").write_text(CONTRACT)
     replies = REPLIES.get(section, [])
     server = endpoint(replies)
-    blocks = "\n\n".join(SECTIONS[section])
+    blocks = "\n\n".join(SECTIONS[name, section])
     if replies and "dspy.configure(" not in blocks:
         blocks = f'import dspy\n\ndspy.configure(lm=dspy.LM("openai/gpt-5.4-mini"))\n\n{blocks}'
     (tmp_path / "readme.py").write_text(blocks)
@@ -118,7 +121,7 @@ def test_make_targets_exist(name: str) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("line", [line for line in commands("README.md") if line.startswith("rlm-dspy")])
+@pytest.mark.parametrize("line", [line for name in READMES for line in commands(name) if line.startswith("rlm-dspy")])
 def test_command_lines_are_understood(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What comes after a redirection is the shell's.
     words = shlex.split(re.split(r"\s[>|]\s", line)[0])[1:]
@@ -148,3 +151,11 @@ def test_the_tests_that_the_readme_names_exist() -> None:
     for file, name in named:
         text = (ROOT / "tests" / "core" / file).read_text(encoding="utf-8")
         assert re.search(rf"\bdef {name}\b", text), f"{file} has no {name}"
+
+
+def test_pictures_are_there_small_and_described() -> None:
+    pictures = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(pictures) >= 3
+    for described, path in pictures:
+        file = ROOT / path
+        assert len(described) > 60 and file.read_bytes().startswith(b"\x89PNG") and file.stat().st_size < 150_000, path

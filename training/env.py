@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.training.harness import RLMHarnessConfig
-from rlm_dspy.training.seats import Desk, current_desk
+from rlm_dspy.training.seats import Desk, Turnstile, current_desk
 
 __all__ = ["RLMEnv", "RLMEnvConfig"]
 
@@ -58,6 +58,10 @@ class RLMEnvConfig(vf.EnvConfig):
 class RLMEnv(vf.Env[RLMEnvConfig]):
     """Play a task with the program of the root's seat."""
 
+    def __init__(self, config: RLMEnvConfig) -> None:
+        super().__init__(config)
+        self._turnstile = Turnstile()
+
     async def setup(self, agents: Any) -> None:
         """Say what is trained."""
         agents.agent.trainable = self.config.train_agent
@@ -66,10 +70,11 @@ class RLMEnv(vf.Env[RLMEnvConfig]):
 
     async def run(self, task: vf.Task, agents: Any) -> None:
         """One call of the program; other seats join when they are first asked."""
-        desk = Desk({"sub": agents.sub.run, "child": agents.child.run}, self.config.children)
+        desk = Desk({"sub": agents.sub.run, "child": agents.child.run}, self.config.children, self._turnstile)
         token = current_desk.set(desk)
         ended = False
         try:
+            await self._turnstile.passing()
             await agents.agent.run(task)
             ended = True
         finally:
@@ -78,10 +83,13 @@ class RLMEnv(vf.Env[RLMEnvConfig]):
 
     async def finalize(self, task: vf.Task, episode: Any) -> None:
         """Give the other seats their part of the root's reward."""
-        seats = episode.by_agent
-        roots = seats.get("agent", [])
+        roots = episode.by_agent.get("agent", [])
         if not roots:
             return
+        if roots[-1].ok:
+            # What other seats said to an attempt of the root that was void, before this one.
+            episode.traces[:] = [trace for trace in episode.traces if trace.ok or trace.agent.name == "agent"]
+        seats = episode.by_agent
         for name, weight in (("sub", self.config.sub_reward), ("child", self.config.child_reward)):
             for trace in seats.get(name, []):
                 trace.record_reward("root", roots[-1].reward, weight)

@@ -115,10 +115,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     count = 0
     given.out.mkdir(parents=True, exist_ok=True)
-    with target.open("w") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            count += 1
+    try:
+        with target.open("w", encoding="ascii") as file:
+            for row in rows:
+                # ASCII, because a lone surrogate in a text has no other form.
+                file.write(json.dumps(row) + "\n")
+                count += 1
+    except BaseException as error:
+        target.unlink()
+        if isinstance(error, ValueError):
+            parser.error(str(error))
+        raise
     print(f"{count} conversations in {target}")
     if not count:
         target.unlink()
@@ -128,8 +135,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _read(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
     for path in paths:
-        with path.open() as file:
-            yield from (json.loads(line) for line in file if line.strip())
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    episode = json.loads(line) if line.strip() else {}
+                except ValueError as error:
+                    raise ValueError(f"line {number} of {path} is no JSON ({error}); take it out") from None
+                yield episode
 
 
 if __name__ == "__main__":

@@ -75,6 +75,8 @@ class Sampler:
         self.calls = 0
         self._random = torch.Generator(device=local.device).manual_seed(seed)
         self._lock = threading.Lock()
+        self._door = threading.Lock()
+        self._closed = False
         self._waiting: queue.SimpleQueue[tuple[Asked, Future[Sampled]] | None] = queue.SimpleQueue()
         base = local.model.get_base_model() if hasattr(local.model, "get_base_model") else local.model
         takes = inspect.signature(base.forward).parameters
@@ -85,9 +87,13 @@ class Sampler:
         self._thread.start()
 
     def ask(self, asked: Asked) -> Future[Sampled]:
-        """The answer, when there is one."""
+        """The answer, when there is one; cancelled where it is closed already."""
         answer: Future[Sampled] = Future()
-        self._waiting.put((asked, answer))
+        with self._door:
+            if self._closed:
+                answer.cancel()
+            else:
+                self._waiting.put((asked, answer))
         return answer
 
     @contextlib.contextmanager
@@ -97,8 +103,11 @@ class Sampler:
             yield
 
     def close(self) -> None:
-        """Answer what is being answered, and end."""
-        self._waiting.put(None)
+        """Answer what was asked, and end; idempotent."""
+        with self._door:
+            if not self._closed:
+                self._closed = True
+                self._waiting.put(None)
         self._thread.join()
 
     def _work(self) -> None:

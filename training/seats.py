@@ -18,7 +18,26 @@ import verifiers.v1 as vf
 
 from rlm_dspy.training.endpoint import Address
 
-__all__ = ["Desk", "LentTask", "Loan", "current_desk", "current_loan"]
+__all__ = ["Desk", "LentTask", "Loan", "Turnstile", "current_desk", "current_loan"]
+
+
+class Turnstile:
+    """Lets one through in each round of the event loop.
+
+    To start a seat's run costs verifiers some ten milliseconds at once (a client with certificates of its own), and a
+    hundred that start in one round would hold up everyone else for seconds.
+    """
+
+    def __init__(self) -> None:
+        self._line: asyncio.Lock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def passing(self) -> None:
+        """Wait for one's turn."""
+        if self._line is None or self._loop is not asyncio.get_running_loop():
+            self._line, self._loop = asyncio.Lock(), asyncio.get_running_loop()
+        async with self._line:
+            await asyncio.sleep(0)
 
 
 class LentData(vf.TaskData):
@@ -67,10 +86,14 @@ class Desk:
     Args:
         runs: For each seat, what starts a run of it on a task.
         children: The seat that plays the roots of children.
+        turnstile: Of the environment.
     """
 
-    def __init__(self, runs: dict[str, Callable[[vf.Task], Awaitable[Any]]], children: str) -> None:
+    def __init__(
+        self, runs: dict[str, Callable[[vf.Task], Awaitable[Any]]], children: str, turnstile: Turnstile
+    ) -> None:
         self.children = children
+        self._turnstile = turnstile
         self._runs = runs
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -99,6 +122,7 @@ class Desk:
     async def _lend(self, loan: Loan) -> None:
         token = current_loan.set(loan)
         try:
+            await self._turnstile.passing()
             await self._runs[loan.seat](LentTask(LentData(prompt=f"calls of the seat {loan.seat}", seat=loan.seat)))
         finally:
             current_loan.reset(token)

@@ -68,7 +68,8 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, Any]]:
         raise ConfigurationError(f"no rows: {place} is neither a file of JSON lines nor a folder with *.jsonl in it")
     rows: list[dict[str, Any]] = []
     for file in files:
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        # Not by ``splitlines``: a text may hold other ends of lines, such as U+2028, as they are.
+        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
             if not line.strip():
                 continue
             try:

@@ -82,13 +82,14 @@ class Server:
         self._loop = asyncio.new_event_loop()
         self._ready: threading.Event = threading.Event()
         self._failed: OSError | None = None
+        self.sampler = Sampler(local, width=width, seed=seed)
         self._thread = threading.Thread(target=self._serve, args=(port,), name="rlm-dspy-serve", daemon=True)
         self._thread.start()
         self._ready.wait()
         if self._failed is not None:
             self._thread.join()
+            self.sampler.close()
             raise ConfigurationError(f"the port {port} cannot be had: {self._failed}. Name another one")
-        self.sampler = Sampler(local, width=width, seed=seed)
 
     def _serve(self, port: int) -> None:
         asyncio.set_event_loop(self._loop)

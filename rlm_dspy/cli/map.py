@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import Any
 
 from rlm_dspy.cli import exits, jobs, output
@@ -35,14 +36,7 @@ exit codes:
 
 def add_parser(commands: Any) -> None:
     """Register ``map`` with the sub-parsers of ``rlm-dspy``."""
-    parser = commands.add_parser(
-        "map",
-        help="call a program with every row of a file",
-        description=_DESCRIPTION,
-        epilog=_MORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = jobs.add_parser(commands, "map", "call a program with every row of a file", _DESCRIPTION, _MORE)
     parser.add_argument("file", metavar="FILE", help="the rows: .jsonl, .csv or .tsv")
     group = parser.add_argument_group("rows")
     group.add_argument("--format", choices=("jsonl", "csv", "tsv"), help="of FILE, where its name does not say it")
@@ -60,6 +54,14 @@ def add_parser(commands: Any) -> None:
     group.add_argument("--signature", metavar="S", help=f"of the program (default: '{DEFAULT_SIGNATURE}')")
     group.add_argument("--program", metavar="P", default="rlm", help="one of rlm-dspy eval, or pkg.mod:name (rlm)")
     jobs.add_program_arguments(group)
+    group = parser.add_argument_group("where")
+    group.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        nargs="?",
+        const="auto",
+        help="on a Ray cluster, such as HOST:6379 (auto: the one of this machine), --threads rows at once",
+    )
     jobs.add_arguments(parser)
 
 
@@ -69,19 +71,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import dspy
-
     from rlm_dspy import evaluation
     from rlm_dspy.cli.ask_options import prices
     from rlm_dspy.evaluation import rows
 
     read = rows.read(options.file, options.format)
-    root, sub = jobs.models(options)
+    root, sub = jobs.models(options, [options.program])
     program = jobs.program(options, options.program, sub)
     named = options.program if ":" in options.program else None
     signature = options.signature or (None if named else DEFAULT_SIGNATURE)
     stop = evaluation.Stop()
-    with dspy.context(lm=root), jobs.stopping(stop, "rows"):
+    # Before signals are handled here, because Ray sets a handler of its own.
+    cluster = None if options.ray is None else evaluation.Ray(options.ray)
+    leaving = contextlib.nullcontext() if cluster is None else contextlib.closing(cluster)
+    with leaving, jobs.playing(root), jobs.stopping(stop, "rows"):
         done = evaluation.map_rows(
             program,
             read,
@@ -96,15 +99,18 @@ def _run(options: argparse.Namespace) -> int:
             retry=options.retry,
             stop=stop,
             seen=None if options.quiet else _say,
+            ray=cluster,
         )
     if options.json:
         output.answer(output.json_text({"out": options.out, **done.to_dict()}))
     else:
         statuses = ", ".join(f"{count} {status}" for status, count in sorted(done.statuses.items())) or "none"
-        unknown = " known, and calls of unknown cost" if done.unpriced_calls else ""
+        unknown = " known, without the calls whose price is not (--price)" if done.unpriced_calls else ""
         output.answer(f"{done.rows} rows: {statuses}; ${done.spent:.4f}{unknown}")
     if stop.reason is not None:
         output.say(f"ended early: {stop.reason}; the same command goes on")
+    if failed := done.statuses["error"]:
+        output.say(f"{failed} rows failed by the provider or the sandbox; --retry calls it again with them")
     code = jobs.code(stop.reason, done.statuses["error"])
     return exits.FAILED if code == exits.SUBMITTED and done.statuses["failed"] else code
 

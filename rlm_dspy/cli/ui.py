@@ -20,6 +20,16 @@ _DEFAULTS = {
     # Schedulers and consumers of jobs on the server, which take seven processes: nothing to look at needs them.
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
 }
+# The leader of the server's group, which ends all of it when this process is gone, however that came about.
+_LEADER = """
+import os, signal, subprocess, sys, threading
+def watch():
+    sys.stdin.buffer.read()
+    os.killpg(0, signal.SIGKILL)
+signal.signal(signal.SIGTERM, lambda *_: None)
+threading.Thread(target=watch, daemon=True).start()
+sys.exit(subprocess.call(sys.argv[1:], stdin=subprocess.DEVNULL))
+"""
 _LOOK_SECONDS = 0.2
 _END_SECONDS = 10.0
 
@@ -43,9 +53,10 @@ def run(options: argparse.Namespace) -> int:
     output.say("starting MLflow's user interface, some seconds ...")
     where = ["--backend-store-uri", options.tracking_uri, "--host", options.host, "--port", str(options.port)]
     with _signals():
+        server = [sys.executable, "-m", "mlflow", "server", "--workers", "1", *where]
         process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "server", "--workers", "1", *where],
-            # A group of its own: what it starts does not end with it.
+            [sys.executable, "-I", "-S", "-c", _LEADER, *server] if hasattr(os, "killpg") else server,
+            stdin=subprocess.PIPE,
             start_new_session=True,
             env={**_DEFAULTS, **os.environ},
         )

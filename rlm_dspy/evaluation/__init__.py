@@ -23,6 +23,7 @@ file.
     mapping.py     a program on every row of a file
     rows.py        rows of JSON Lines and CSV
     ordered.py     lines in order, whatever order they are made in
+    on_ray.py      the calls on the machines of a Ray cluster
 
 The command line is ``rlm-dspy eval`` and ``rlm-dspy map``.
 """
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rlm_dspy.evaluation.intervals import bootstrap, interval, wilson
     from rlm_dspy.evaluation.mapping import Mapped, map_rows
     from rlm_dspy.evaluation.measuring import evaluate
+    from rlm_dspy.evaluation.on_ray import Ray
     from rlm_dspy.evaluation.programs import NAMES, Program, get
     from rlm_dspy.evaluation.report import Report, Summary, summary
     from rlm_dspy.evaluation.work import Stop
@@ -44,6 +46,7 @@ __all__ = [
     "NAMES",
     "Mapped",
     "Program",
+    "Ray",
     "Report",
     "Stop",
     "Summary",
@@ -61,6 +64,7 @@ _WHERE = {
     **dict.fromkeys(("Report", "Summary", "summary"), "report"),
     **dict.fromkeys(("bootstrap", "interval", "wilson"), "intervals"),
     **dict.fromkeys(("Mapped", "map_rows"), "mapping"),
+    "Ray": "on_ray",
     "Stop": "work",
     "evaluate": "measuring",
 }

@@ -29,7 +29,8 @@ class Find(dspy.Signature):
 class Chunks(dspy.Module):
     """Map and reduce over the longest input.
 
-    Where the findings together do not fit one prompt, they are gone through in the same way once more.
+    Where the findings together do not fit one prompt, they are gone through in the same way again, up to four times; of
+    what does not fit even then only the beginning is seen. An input that fits as it is is not cut into chunks.
 
     Args:
         signature: Of the task.

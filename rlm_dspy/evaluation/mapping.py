@@ -7,6 +7,7 @@ memory nor that folder grows with the file.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +24,7 @@ from rlm_dspy.evaluation.account import Budget
 from rlm_dspy.evaluation.calling import MAX_ERRORS, Called, InARow, call
 from rlm_dspy.evaluation.lines import LineFile
 from rlm_dspy.evaluation.measuring import as_program, lms_of_module
+from rlm_dspy.evaluation.on_ray import Ray
 from rlm_dspy.evaluation.ordered import Ordered
 from rlm_dspy.evaluation.results import changes, outputs_of, picodollars
 from rlm_dspy.evaluation.rows import Row, inputs_of
@@ -83,6 +85,7 @@ def map_rows(
     stop: Stop | None = None,
     seen: Callable[[dict[str, Any]], Any] | None = None,
     max_errors: int | None = MAX_ERRORS,
+    ray: Ray | None = None,
 ) -> Mapped:
     """Call a program with each row and write a line for each, in order.
 
@@ -102,9 +105,12 @@ def map_rows(
         stop: To end it from elsewhere.
         seen: Called with each line that is new, in the order in which rows end.
         max_errors: Errors in a row of what the program runs on, at which it stops; None never does.
+        ray: The cluster to run on (`rlm_dspy.evaluation.Ray`), where money is counted when a row has ended; None for
+            threads of this process.
 
     Raises:
-        ConfigurationError: An argument cannot be used; ``out`` is of other settings, other rows, or not of `map_rows`.
+        ConfigurationError: An argument cannot be used; a table lacks a column that is asked for; ``out`` is of other
+            settings, other rows, or not of `map_rows`.
         RecordingError: ``out`` cannot be written, is damaged, or another process writes to it.
         KeyboardInterrupt: As it came; what is finished is in ``out``.
     """
@@ -113,31 +119,34 @@ def map_rows(
     module = chosen.of(signature)
     shape = signature_of(module) if signature is None else dspy.Signature(signature)
     keep, stop = list(keep), stop if stop is not None else Stop()
+    rows = _fitting(rows, shape, columns or {}, given or {}, keep)
     settings = {**chosen.settings, "program": chosen.name, "signature": None if shape is None else str(shape.signature)}
     settings |= {"columns": dict(columns or {}), "given": dict(given or {}), "keep": keep}
     job = _Job(Path(out), settings, retry)
     try:
-        known = Prices(prices)
+        calling = RowCall(module, signature, columns, given, prices)
         budget = Budget(max_cost, job.spent, stop.spent)
-        budget.check(known, lms_of_module(module))
+        budget.check(calling.prices, lms_of_module(module))
         budget.spend(Tally())
         in_a_row = InARow(max_errors, stop)
 
         def work(row: Row) -> Called | str:
-            try:
-                inputs = inputs_of(row, shape, columns, given)
-            except ValueError as error:
-                return str(error)
-            return call(module, inputs, prices=known, budget=budget, stop=stop)
+            return calling(row, budget, stop)
 
         window = max(LEAST_AHEAD, 4 * threads)
 
         def near() -> bool:
             return job.taken - job.ordered.next < window
 
-        for row, called in finished(job.todo(rows), work, threads, stop, near):
+        if ray is None:
+            results = finished(job.todo(rows), work, threads, stop, near)
+        else:
+            results = ray.finished(job.todo(rows), calling, threads, stop, near)
+        for row, called in results:
             line = _line(row, called, keep)
             if isinstance(called, Called):
+                if ray is not None:
+                    budget.spend(called.usage)
                 in_a_row.see(called)
                 if called.status == "stopped":
                     job.unfinished(called)
@@ -148,6 +157,69 @@ def map_rows(
         return job.end(stop.reason)
     finally:
         job.close()
+
+
+def _fitting(
+    rows: Iterable[Row], shape: Any, columns: Mapping[str, str], given: Mapping[str, Any], keep: list[str]
+) -> Iterator[Row]:
+    """The rows, where the names fit them. A table has the same columns in each row: the first one tells."""
+    if shape is not None:
+        for option, names in (("columns (--input)", columns), ("given (--set)", given)):
+            if strange := [name for name in names if name not in shape.input_fields]:
+                raise ConfigurationError(
+                    f"{option}: the program has no input {strange[0]!r}; it has {', '.join(shape.input_fields)}"
+                )
+    rows = iter(rows)
+    first = list(itertools.islice(rows, 1))
+    if first and first[0].text and first[0].error is None:
+        there = ", ".join(map(repr, list(first[0].values)[:12]))
+        for name, info in ({} if shape is None else shape.input_fields).items():
+            column = columns.get(name, name)
+            if name not in given and column not in first[0].values and (info.is_required() or name in columns):
+                raise ConfigurationError(
+                    f"there is no column {column!r} for the input {name!r}; there are {there}. "
+                    f"Name the column, columns={{{name!r}: ...}} (--input {name}=COLUMN), or one value for all rows, "
+                    f"given={{{name!r}: ...}} (--set {name}=TEXT)"
+                )
+        if missing := [column for column in keep if column not in first[0].values]:
+            raise ConfigurationError(f"keep (--keep): there is no column {missing[0]!r}; there are {there}")
+    return itertools.chain(first, rows)
+
+
+class RowCall:
+    """A program with all that it takes to call it with a row, also in another process, where it is sent by pickle.
+
+    Args:
+        module: The program.
+        signature, columns, given, prices: As for `map_rows`.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        signature: Any = None,
+        columns: Mapping[str, str] | None = None,
+        given: Mapping[str, Any] | None = None,
+        prices: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.lm = dspy.settings.lm
+        self._module = module
+        self._signature = signature
+        self._columns = columns
+        self._given = given
+        self.prices = Prices(prices)
+
+    def __call__(self, row: Row, budget: Budget | None = None, stop: Stop | None = None) -> Called | str:
+        """What came of the row; the text of what is wrong with it where it cannot be read."""
+        shape = signature_of(self._module) if self._signature is None else dspy.Signature(self._signature)
+        try:
+            inputs = inputs_of(row, shape, self._columns, self._given)
+        except ValueError as error:
+            return str(error)
+        if budget is None:
+            budget = Budget(None)
+            budget.check(self.prices, lms_of_module(self._module))
+        return call(self._module, inputs, prices=self.prices, budget=budget, stop=stop or Stop())
 
 
 def signature_of(module: Any) -> Any:

@@ -23,7 +23,7 @@ from rlm_dspy.evaluation.calling import Called
 from rlm_dspy.evaluation.lines import LineFile
 from rlm_dspy.evaluation.programs import Program
 from rlm_dspy.prices import PICO
-from rlm_dspy.redact import redactor
+from rlm_dspy.redact import redacted
 from rlm_dspy.render import shorten
 
 __all__ = ["FILE", "Results", "digest_of", "key_of", "row_of"]
@@ -201,5 +201,5 @@ def outputs_of(prediction: Any, limit: int | None = _SHOWN) -> Any:
 def plain(value: Any, limit: int | None = _SHOWN) -> Any:
     """``value`` as data without secrets, shortened to text beyond ``limit`` characters; NaN and infinities as text."""
     data = to_jsonable_python(value, fallback=str, bytes_mode="base64", inf_nan_mode="strings")
-    text = redactor()(json.dumps(data))
+    text = json.dumps(redacted(data))
     return json.loads(text) if limit is None or len(text) <= limit else shorten(text, limit)

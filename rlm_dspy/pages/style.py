@@ -50,7 +50,7 @@ white-space:nowrap}
 .rlm-page .wide table{min-width:32em}
 .rlm-page .wide td{overflow-wrap:break-word;min-width:3em}
 .rlm-page table{border-collapse:collapse;width:100%;margin:.3em 0;font-size:.92em}
-.rlm-page tr,.rlm-page td,.rlm-page th{background:none;text-align:left}
+.rlm-page tr,.rlm-page td,.rlm-page th{background:none!important;text-align:left}
 .rlm-page td,.rlm-page th{padding:.2em .7em .2em 0;border:0;border-top:1px solid var(--line);vertical-align:top;
 white-space:normal;max-width:30em}
 .rlm-page th{border-top:0;font-weight:600;opacity:.68}

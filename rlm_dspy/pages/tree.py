@@ -102,7 +102,11 @@ def _inputs(parts: Parts, texts: Texts) -> str:
         f"<tr><td><code>{texts.line(name)}</code></td><td>{texts.brief(about, 300)}</td></tr>"
         for name, about in parts.started.variables.items()
     )
-    limits = ", ".join(f"{name} {value}" for name, value in parts.started.limits.items() if value is not None)
+    limits = ", ".join(
+        f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in parts.started.limits.items()
+        if value is not None
+    )
     told = f'<p class="dim">{texts.line(limits)}</p>' if limits else ""
     return f"<details><summary><b>Inputs and limits</b></summary><table><tbody>{rows}</tbody></table>{told}</details>"
 

@@ -28,6 +28,8 @@ The answers are not read from the text: the generator decides what is true and w
     pair_plans.py       its conditions
     graph_walk.py       family: paths through a directed graph
     graphs.py           its graphs
+    haystack.py         family: retrieval, tracing and counting in long texts
+    haystack_keys.py, haystack_variables.py, haystack_words.py, haystack_documents.py    its questions
     repository.py       family: a code repository, a dict of path to text
     repo_calls.py, repo_settings.py    its questions
     repo_facts.py, repo_names.py       what they plant, and what it is called
@@ -58,6 +60,7 @@ FAMILIES = {
     "labelled_records": "rlm_dspy.tasks.labelled_records",
     "pairs": "rlm_dspy.tasks.pairs",
     "graph_walk": "rlm_dspy.tasks.graph_walk",
+    "haystack": "rlm_dspy.tasks.haystack",
     "repository": "rlm_dspy.tasks.repository",
 }
 

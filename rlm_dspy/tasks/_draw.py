@@ -66,3 +66,33 @@ class Draw:
     def hexadecimal(self, digits: int) -> str:
         """A text of lower-case hexadecimal digits, at most 13 of them."""
         return f"{int(self.random() * 16**digits):0{digits}x}"
+
+
+class Permutation:
+    """The whole numbers below ``size`` in a drawn order, of which each is computed alone: names without repeats.
+
+    Multiplying by an odd number and adding the upper half of the bits to the lower both go through all numbers below a
+    power of two; what falls outside of ``size`` is mapped again.
+
+    Args:
+        draw: Where the order comes from.
+        size: How many; at most 2**40.
+    """
+
+    def __init__(self, draw: Draw, size: int) -> None:
+        self.size = size
+        bits = max(2, (size - 1).bit_length())
+        self._mask, self._half = (1 << bits) - 1, (bits + 1) // 2
+        self._odd = tuple(2 * draw.below(1 << (bits - 1)) + 1 for _ in range(2))
+        self._shift = draw.below(1 << bits)
+
+    def __call__(self, place: int) -> int:
+        """The number at a place below ``size``."""
+        mask, half, (first, second) = self._mask, self._half, self._odd
+        while True:
+            place = (place * first + self._shift) & mask
+            place ^= place >> half
+            place = place * second & mask
+            place ^= place >> half
+            if place < self.size:
+                return place

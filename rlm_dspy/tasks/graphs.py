@@ -7,9 +7,10 @@ graph is written as one edge a line, as one node with all its edges a line, or a
 from __future__ import annotations
 
 from array import array
+from bisect import bisect
 from collections.abc import Sequence
 
-from rlm_dspy.tasks._draw import Draw
+from rlm_dspy.tasks._draw import Draw, Permutation
 
 __all__ = ["FORMATS", "WAYS", "Graph"]
 
@@ -41,7 +42,7 @@ class Graph:
     def __init__(self, draw: Draw, characters: int, ways: bool = False, aim: int | None = None) -> None:
         self._draw, self._ways = draw, ways
         self.form = draw.choice(FORMATS)
-        self._odd, self._shift = 2 * draw.below(2**31) + 1, draw.below(2**32)
+        self._names = Permutation(draw, 2**32)
         node = "x" * 8
         starts, written = array("L", [0]), 0
         while written < characters:
@@ -55,13 +56,13 @@ class Graph:
         self._ends = self._targets(aim)
 
     def _targets(self, aim: int | None) -> array[int]:
-        draw, starts, size = self._draw, self._starts, self.size
+        draw, random, starts, size = self._draw, self._draw.random, self._starts, self.size
         ends = array("L", bytes(array("L").itemsize * starts[-1]))
         for node in range(size):
             first, last = starts[node], starts[node + 1]
             taken: list[int] = [node]
             while len(taken) <= last - first:
-                end = draw.below(size)
+                end = int(random() * size)
                 if end not in taken and (end or aim is None):
                     taken.append(end)
             ends[first:last] = array("L", taken[1:])
@@ -72,7 +73,7 @@ class Graph:
 
     def name(self, node: int) -> str:
         """How a node is written."""
-        return f"{(node * self._odd + self._shift) % 2**32:08x}"
+        return f"{self._names(node):08x}"
 
     def after(self, node: int) -> Sequence[int]:
         """The nodes that a node has an edge to; in the order of `WAYS`, where it has these."""
@@ -80,7 +81,7 @@ class Graph:
 
     def before(self, node: int) -> list[int]:
         """The nodes that have an edge to a node."""
-        return [other for other in range(self.size) if node in self.after(other)]
+        return [bisect(self._starts, place) - 1 for place, end in enumerate(self._ends) if end == node]
 
     def levels(self, start: int, most: int) -> list[list[int]]:
         """The nodes by the least number of steps from ``start``, from 0 to ``most`` or as far as there are any."""
@@ -96,14 +97,15 @@ class Graph:
     def text(self) -> str:
         """The graph, written down."""
         draw, edges = self._draw, self.form != "adjacency"
+        names = [self.name(node) for node in range(self.size)]
         places = self._edges() if edges else range(self.size)
         blocks, lines = [], []
         for place in draw.shuffled(places):
             if edges:
                 node, at = divmod(place, 4)
-                lines.append(self._edge(self.name(node), self.name(self.after(node)[at]), at))
+                lines.append(self._edge(names[node], names[self._ends[self._starts[node] + at]], at))
             else:
-                lines.append(self._line(self.name(place), [self.name(end) for end in self.after(place)]))
+                lines.append(self._line(names[place], [names[end] for end in self.after(place)]))
             if len(lines) == 10_000:
                 blocks.append("".join(lines))
                 lines.clear()

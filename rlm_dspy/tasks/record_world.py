@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rlm_dspy.tasks._draw import Draw
 from rlm_dspy.tasks.record_texts import THEMES, Theme, text
@@ -112,17 +113,19 @@ class World:
             counts[second] -= 1
 
 
+@dataclass(frozen=True)
 class Ask:
     """A question, its gold, and the type of its answer.
 
-    Args:
+    Attributes:
         query: What is asked, after the labels have been explained.
         answer: The gold.
         type: Of the answer, as in a signature.
     """
 
-    def __init__(self, query: str, answer: int | str | list[str] | list[list[int]], type: str) -> None:
-        self.query, self.answer, self.type = query, answer, type
+    query: str
+    answer: int | str | list[str] | list[list[int]]
+    type: str
 
 
 def _days(draw: Draw, months: int) -> list[str]:
@@ -155,7 +158,7 @@ def write(world: World, characters: int) -> str:
         due = (characters + length) * (record + 1) // world.size
         label = world.labels[world.what[record]]
         frame = f"{world.days[world.when[record]]} | user {world.users[world.who[record]]} | "
-        # About every other text has an aside; which ones follows from the length that is due.
+        # About every other text has an aside, those with which the length is what is due, give or take 30 characters.
         asides = int(written + length + len(frame) - draw.below(60) < due - 30)
         if record == world.size - 1 and written + 2 * length < characters:
             asides += (characters - written) // length

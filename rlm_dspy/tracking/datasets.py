@@ -14,7 +14,7 @@ from typing import Any
 
 import pydantic
 
-from rlm_dspy.tracking.capped import Clip
+from rlm_dspy.tracking.capped import Clip, size
 
 DIGEST = 16
 """Characters of a digest that are shown: MLflow takes 36."""
@@ -65,6 +65,11 @@ def _feed(total: Any, value: Any, depth: int) -> None:
             _feed(total, items[name], depth + 1)
     else:
         total.update(f"{type(value).__name__}:{_ADDRESS.sub('', repr(value))};".encode("utf-8", "surrogatepass"))
+
+
+def weight(rows: Iterable[Any]) -> int:
+    """Characters and bytes of the texts that the rows have for fields: about what hashing them costs."""
+    return sum(size(value) for row in rows for value in (fields_of(row) or {"": row}).values())
 
 
 def fields_of(value: Any) -> dict[Any, Any] | None:

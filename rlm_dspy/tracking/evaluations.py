@@ -1,6 +1,6 @@
 """An MLflow run for each ``dspy.Evaluate`` and for each ``compile`` of an optimiser, nested as they are.
 
-MLflow's own (``log_evals``, ``log_compiles`` of ``mlflow.dspy.autolog``) store sets of examples whole. Where they are
+MLflow's own (``log_evals``, ``log_compiles`` of ``mlflow.dspy.autolog``) hold whole inputs. Where they are
 asked for all the same, their runs are taken, and what is known here is logged to them: nothing is doubled.
 """
 
@@ -86,8 +86,7 @@ class Evaluations:
 
     def compile(self, call_id: str, optimizer: Any, given: Mapping[str, Any]) -> None:
         """``optimizer`` begins to compile a program."""
-        outermost = not any(record.steps["compile"] for record, *_ in self._open.values())
-        theirs = _theirs("log_compiles") if outermost else None
+        theirs = None if _compiling(current()) else _theirs("log_compiles")
         name = f"{type(optimizer).__name__} {type(given.get('student')).__name__}"
         record = self._runs.begin(name, {"rlm_dspy.kind": "compile"}, theirs)
         record.steps["compile"] = 1
@@ -156,6 +155,13 @@ def _facts(prediction: Any) -> Facts | None:
     found = Facts()
     found.spent(usage)
     return found
+
+
+def _compiling(record: Record | None) -> bool:
+    """Whether ``record`` is of a compile, or nested in one."""
+    while record is not None and not record.steps["compile"]:
+        record = record.outer
+    return record is not None
 
 
 def _theirs(option: str) -> Any:

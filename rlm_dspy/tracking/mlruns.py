@@ -19,19 +19,18 @@ from typing import Any
 import dspy
 import mlflow
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
-from mlflow.tracking.fluent import _active_run_stack, _get_experiment_id
 
 from rlm_dspy._aio import threads
 from rlm_dspy._compat import carried
-from rlm_dspy.prices import PICO, Prices
+from rlm_dspy.prices import Prices
 from rlm_dspy.redact import error_text
+from rlm_dspy.tracking._compat import activate, deactivate, experiment_id
 from rlm_dspy.tracking.capped import Clip
-from rlm_dspy.tracking.datasets import digest, preview
+from rlm_dspy.tracking.datasets import preview
 from rlm_dspy.tracking.record import Record, Work
 from rlm_dspy.tracking.store import PATIENCE, Store
 from rlm_dspy.tracking.versions import versions
 from rlm_dspy.tracking.writer import Writer
-from rlm_dspy.usage import Tally, reported
 
 logger = logging.getLogger("rlm_dspy.tracking")
 
@@ -86,7 +85,7 @@ class Runs:
             record.attach(adopt.info.run_id, lambda work: self._later(record, work))
         elif self._store.ready() and (run := self._create(record, dict(tags or {}))) is not None:
             record.attach(run.info.run_id, lambda work: self._later(record, work))
-            _active_run_stack.get().append(run)
+            activate(run)
         if record.run_id is not None:
             record.log_params(versions())
         carrying = carried(SETTING, record)
@@ -102,13 +101,12 @@ class Runs:
                 carrying.__exit__(None, None, None)
         except ValueError:
             pass  # in a context of its own, which ends with it
-        stack = _active_run_stack.get()
-        stack[:] = [one for one in stack if one is not run]
+        deactivate(run)
         seconds, at = time.time() - record.started, int(time.time() * 1000)
         why = None if error is None else error_text(error)
 
         def finish(to: _Sink, run_id: str) -> None:
-            record.settle(_tally)
+            record.settle(_prices.of)
             to.metrics({**record.facts.metrics(), "seconds": seconds}, 0, at)
             if why is not None:
                 to.tags({"rlm_dspy.error": why})
@@ -133,7 +131,7 @@ class Runs:
 
         def create() -> mlflow.ActiveRun:
             client = mlflow.MlflowClient(self._store.uri)
-            experiment = above.info.experiment_id if above is not None else _get_experiment_id()
+            experiment = above.info.experiment_id if above is not None else experiment_id()
             made = client.create_run(experiment, tags={"mlflow.user": _user(), **texts}, run_name=record.name)
             if given_up:
                 client.update_run(made.info.run_id, status="KILLED")
@@ -202,9 +200,8 @@ class _Sink:
         """As an artefact."""
         self.client.log_text(self._run_id, self._clip.clean(text), file)
 
-    def dataset(self, rows: list[Any], name: str) -> None:
+    def dataset(self, rows: list[Any], name: str, hashed: str) -> None:
         """Size, digest, preview."""
-        hashed = digest(rows)
         shape = json.dumps({"num_rows": len(rows)})
         told = Dataset(name=name, digest=hashed, source_type="code", source="{}", profile=shape)
         self.client.log_inputs(self._run_id, [DatasetInput(told, [])])
@@ -215,20 +212,6 @@ class _Sink:
 def rows_of(given: Any) -> Iterable[Any] | None:
     """A set of examples, or None where it is none."""
     return given if isinstance(given, (list, tuple)) and given else None
-
-
-def _tally(model: str, price: Any, entry: dict[str, Any]) -> Tally:
-    """What one LM request outside of runs took; its money is unknown where its price or its tokens are."""
-    inputs, outputs, cached, written, cost = reported(entry)
-    tally = Tally(calls=1, input_tokens=inputs, output_tokens=outputs, cached_tokens=cached)
-    known = price if hasattr(price, "cost") else _prices.of(model)
-    if cost is not None:
-        tally.picodollars = round(cost * PICO)
-    elif known is None or (not inputs and not outputs and known.cost(1, 1)):
-        tally.unpriced = 1
-    else:
-        tally.picodollars = known.cost(inputs, outputs, cached, written)
-    return tally
 
 
 _prices = Prices()

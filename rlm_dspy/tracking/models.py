@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import copyreg
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +31,8 @@ from rlm_dspy.signatures.predictor import may_hold_a_key
 __all__ = ["log_model", "save_model"]
 
 _saving: contextvars.ContextVar[bool] = contextvars.ContextVar("rlm_dspy_saving", default=False)
+_lock = threading.Lock()
+_savers = 0
 _DROPPED = ("trace", "usage_tracker", "caller_modules", "caller_predict", "send_stream", "stream_listeners")
 _FIX = {
     "tools": "Make it a function that opens what it needs when it is called, such as connections and locks",
@@ -112,17 +115,24 @@ def _rlms(program: dspy.Module) -> list[RLM]:
 @contextlib.contextmanager
 def keyless() -> Iterator[None]:
     """Have LMs pickled in this context without keys, headers and what they remember of requests."""
+    global _savers
     # By class, because an LM may be anywhere: in a closure, an adapter, a module in a module.
-    new = [kind for kind in _kinds(dspy.BaseLM) if kind not in copyreg.dispatch_table]
-    for kind in new:
-        copyreg.pickle(kind, _reduced)
+    with _lock:
+        _savers += 1
+        for kind in _kinds(dspy.BaseLM):
+            if kind not in copyreg.dispatch_table:
+                copyreg.pickle(kind, _reduced)
     token = _saving.set(True)
     try:
         yield
     finally:
         _saving.reset(token)
-        for kind in new:
-            copyreg.dispatch_table.pop(kind, None)
+        with _lock:
+            _savers -= 1
+            if not _savers:
+                # Another thread may save a model at the same time.
+                for kind in [kind for kind, how in copyreg.dispatch_table.items() if how is _reduced]:
+                    del copyreg.dispatch_table[kind]
 
 
 def _kinds(kind: type) -> set[type]:

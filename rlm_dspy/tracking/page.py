@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlm_dspy import events as ev
+from rlm_dspy import kept
+from rlm_dspy.kept import Kept
 from rlm_dspy.traces.reading import event_of_trace
 from rlm_dspy.tracking.capped import Clip
 from rlm_dspy.tracking.record import Record
@@ -64,5 +66,16 @@ def _stored(events: Iterable[ev.Event], clip: Clip) -> Iterable[ev.Event]:
             inner = tuple(_stored(event.events, clip))
             event = dataclasses.replace(event, events=())
         made = event_of_trace(clip.event(event.to_dict()), event.run)
+        if isinstance(event, ev.RunStarted) and isinstance(made, ev.RunStarted):
+            made = dataclasses.replace(made, inputs=made.inputs | dict(_short(event.inputs, clip)))
         if made is not None:
             yield dataclasses.replace(made, events=inner) if isinstance(made, ev.ChildEnded) else made
+
+
+def _short(inputs: Mapping[str, Kept], clip: Clip) -> Iterator[tuple[str, Kept]]:
+    """Short texts among the inputs, such as the question, which the span of the run has."""
+    for name, value in inputs.items():
+        if not value.why and value.size <= (clip.cap or LARGEST):
+            text = value.value()
+            if isinstance(text, str):
+                yield name, kept.pack(clip.clean(text))

@@ -6,14 +6,29 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlm_dspy import events as ev
+from rlm_dspy._aio import threads
+from rlm_dspy.prices import PICO, Price
+from rlm_dspy.tracking.datasets import digest, weight
 from rlm_dspy.tracking.facts import OUTSIDE, Facts
-from rlm_dspy.usage import Key, Tally
+from rlm_dspy.usage import Key, Tally, reported
 
+AT_ONCE = 50_000_000
+"""Characters and bytes of examples up to which they are hashed by the thread that writes spans."""
 Work = Callable[[Any, str], object]
 """What is to be done with an ``MlflowClient`` and the run's id."""
+
+
+@dataclass
+class _Requests:
+    """LM requests that were made outside of runs, summed: of one model, with or without a cost that was reported."""
+
+    price: Any
+    tally: Tally = field(default_factory=Tally)
+    written: int = 0
 
 
 class Record:
@@ -37,7 +52,7 @@ class Record:
         self.started = time.time()
         self.steps: Counter[str] = Counter()
         self.pages = 0
-        self._requests: list[tuple[str, Any, dict[str, Any]]] = []
+        self._requests: dict[tuple[str, bool, bool], _Requests] = {}
         self._lock = threading.Lock()
         self._later: Callable[[Work], None] | None = None
 
@@ -49,7 +64,8 @@ class Record:
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Log parameters; as texts, without secrets, cut after 500 characters."""
-        self.do(lambda to: to.params(params))
+        given = dict(params)
+        self.do(lambda to: to.params(given))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
         """Log numbers; what is None or not finite is left out."""
@@ -58,7 +74,8 @@ class Record:
 
     def set_tags(self, tags: Mapping[str, Any]) -> None:
         """Set tags; as texts, without secrets."""
-        self.do(lambda to: to.tags(tags))
+        given = dict(tags)
+        self.do(lambda to: to.tags(given))
 
     def log_text(self, text: str, file: str) -> None:
         """Log ``text``, without secrets, as the artefact ``file``."""
@@ -72,7 +89,14 @@ class Record:
             name: What it is called, such as ``"trainset"``.
         """
         kept = list(rows)
-        self.do(lambda to: to.dataset(kept, name))
+        if self._later is None:
+            return
+        if weight(kept) <= AT_ONCE:
+            self.do(lambda to: to.dataset(kept, name, digest(kept)))
+            return
+        # Spans that wait to be written do not wait for this.
+        hashed = threads.submit(digest, kept)
+        hashed.add_done_callback(lambda made: self.do(lambda to: to.dataset(kept, name, made.result())))
 
     def do(self, work: Callable[[Any], object]) -> None:
         """Have ``work`` done beside the program, with what logs to MLflow's run; for the project's own use."""
@@ -91,18 +115,32 @@ class Record:
 
     def requested(self, model: str, lm: Any, entry: dict[str, Any]) -> None:
         """An LM was asked outside of every run of an RLM; its usage is ``entry``, its price looked up later."""
+        inputs, outputs, cached, written, cost = reported(entry)
+        key = model, cost is not None, not inputs and not outputs
         record: Record | None = self
         while record is not None:
             with record._lock:
-                record._requests.append((model, getattr(lm, "price", None), entry))
+                sums = record._requests.setdefault(key, _Requests(getattr(lm, "price", None)))
+                sums.tally.add(Tally(1, inputs, outputs, cached, round((cost or 0.0) * PICO)))
+                sums.written += written
             record = record.outer
 
-    def settle(self, tally_of: Callable[[str, Any, dict[str, Any]], Tally]) -> None:
-        """Add what was asked outside of runs to the facts, by what ``tally_of`` makes of each."""
+    def settle(self, price_of: Callable[[str], Price | None]) -> None:
+        """Add what was asked outside of runs to the facts; its money is unknown where its price or its tokens are."""
         with self._lock:
-            requests, self._requests = self._requests, []
-            for model, price, entry in requests:
-                self.facts.usage.record(Key(OUTSIDE, model, 0), tally_of(model, price, entry))
+            requests, self._requests = self._requests, {}
+        for (model, told, silent), sums in requests.items():
+            tally = sums.tally
+            if not told:
+                price = sums.price if isinstance(sums.price, Price) else price_of(model)
+                if price is None or (silent and price.cost(1, 1)):
+                    tally.unpriced = tally.calls
+                else:
+                    tally.picodollars = price.cost(
+                        tally.input_tokens, tally.output_tokens, tally.cached_tokens, sums.written
+                    )
+            with self._lock:
+                self.facts.usage.record(Key(OUTSIDE, model, 0), tally)
 
     # It is in DSPy's settings, which are copied for threads and pickled with models: it is the process's own.
 

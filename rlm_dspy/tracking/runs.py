@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import dspy
 
 from rlm_dspy import events as ev
+from rlm_dspy.render import one_line
 from rlm_dspy.traces.reading import RUN
 from rlm_dspy.tracking import page, spans
 from rlm_dspy.tracking.capped import Clip
@@ -20,6 +21,7 @@ from rlm_dspy.tracking.versions import versions
 if TYPE_CHECKING:
     from rlm_dspy.run import Run
 
+_SHORT = 200
 _UNFINISHED = "Unfinished: the run went on before this had ended"
 
 
@@ -159,7 +161,8 @@ class RunSpans:
             if record is not None and record.run_id is not None:
                 self._page = page.place(record, run.id, event)
                 tags[page.TAG] = None if self._page is None else f"runs:/{record.run_id}/{self._page}"
-            spans.tag(self.root.span, tags)
+            alone = self.root.parent is None
+            spans.tag(self.root.span, tags, asked(run, self._clip) if alone else None)
 
     def close(self, failure: str = _UNFINISHED) -> None:
         """End what is open below the root: at the run's end, and before ``extract`` is asked after an error."""
@@ -195,6 +198,19 @@ class RunSpans:
         ev.LimitStruck: _limit,
         ev.RunEnded: _ended,
     }
+
+
+def asked(run: Run, clip: Clip) -> str:
+    """What a list of traces has room for of the inputs: short ones as they are, and first; of others what they are."""
+    started = next((event for event in run.events if isinstance(event, ev.RunStarted)), None)
+    about = started.variables if started is not None else {}
+    short = {
+        name: value if isinstance(value, (bool, int, float)) else clip.clean(value)
+        for name, value in run.inputs.items()
+        if isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) <= _SHORT)
+    }
+    others = {name: one_line(clip.clean(about.get(name, "")), _SHORT // 2) for name in run.inputs if name not in short}
+    return json.dumps(short | others, ensure_ascii=False)
 
 
 def _is_predictor(run: Run, name: str) -> bool:

@@ -56,8 +56,7 @@ class Writer:
 
     def put(self, spans: Sequence[Open]) -> None:
         """Have ``spans`` written; returns at once."""
-        if self._pid != os.getpid():
-            self._reset()
+        self._own()
         with self._lock:
             if self._waiting + len(spans) > MOST:
                 if not self._dropped:
@@ -70,9 +69,15 @@ class Writer:
 
     def later(self, work: Callable[[], object]) -> None:
         """Have ``work`` done in the thread, after what was given before."""
+        self._own()
         with self._lock:
             self._start()
         self._work.put(work)
+
+    def _own(self) -> None:
+        """In a process that was forked there is no thread, and what waited is its parent's."""
+        if self._pid != os.getpid():
+            self._reset()
 
     def _start(self) -> None:
         if self._thread is None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyte
 import pytest
 
 from rlm_dspy.cli import main
@@ -47,7 +51,10 @@ class Result:
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RLM_DSPY_MODEL", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
+    for name in ("COLUMNS", "LINES"):
+        # Readline sets them where os.environ does not see it, and programs that are started do.
+        monkeypatch.setenv(name, "80")
+    for name in ("RLM_DSPY_MODEL", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
 
@@ -152,6 +159,16 @@ class Terminal:
             left = deadline - time.monotonic()
             assert left > 0, f"{text!r} was not shown in:\n{self.text}"
             assert self._read(left), f"the program ended without showing {text!r}:\n{self.text}"
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Give the terminal a size, which the program is told of."""
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def display(self, columns: int, lines: int) -> list[str]:
+        """What stands on a terminal of that size after all that was written."""
+        screen = pyte.Screen(columns, lines)
+        pyte.ByteStream(screen).feed(self.raw)
+        return [line.rstrip() for line in screen.display]
 
     def type(self, text: str) -> None:
         """Send keys."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import dspy
+import pyte
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ import rlm_dspy
 from rlm_dspy import RLM
 from rlm_dspy.console import ConsoleSubscriber, verbose_printer
 from rlm_dspy.live_area import ASCII_BRANCHES, BRANCHES, Row, area, telling
+from rlm_dspy.screen import TerminalScreen
 from rlm_dspy.testing import Call, Reply, ScriptedLM, code
 
 
@@ -373,3 +375,36 @@ def test_the_live_area_keeps_its_height_and_counts_every_run(
 def test_the_telling_line_of_code_is_where_it_asks_others() -> None:
     assert telling("a = 1\n# llm_query(x)\nb = llm_query(a)\nprint(b)") == "b = llm_query(a)"
     assert telling("a = 1\nprint(a)\n\n") == "print(a)" and telling("") == ""
+
+
+def test_nothing_is_lost_or_left_behind_when_many_write_while_the_live_area_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The area is drawn anew as often as can be, while four threads write and the number of its rows changes."""
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "30"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("rlm_dspy.screen._REFRESH_SECONDS", 0.002)
+    stream = io.StringIO()
+    screen = TerminalScreen(stream, live=True)
+    screen.add(Row(label="row"))
+
+    def write(name: int) -> None:
+        for number in range(100):
+            screen.line(f"line {number}", "red", 2, f"[{name}] ")
+            if number % 10 == 0:
+                row = Row(label="row of a child")
+                screen.add(row)
+                screen.line(f"line {number} too", "", 2, f"[{name}] ")
+                screen.remove(row)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    screen.close()
+    shown = pyte.Screen(80, 1_000)
+    pyte.Stream(shown).feed(stream.getvalue().replace("\n", "\r\n"))
+    lines = sorted(line.rstrip() for line in shown.display if line.strip())
+    numbers = [f"{n}{more}" for n in range(100) for more in ("", " too")[: 1 + (n % 10 == 0)]]
+    assert lines == sorted(f"[{name}]   line {number}" for name in range(4) for number in numbers)

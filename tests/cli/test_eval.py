@@ -110,8 +110,8 @@ def test_what_is_wrong_is_usage_and_names_the_fix(
 def test_no_model_is_usage(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "needles"]) == exits.USAGE
     assert "no model: give --model" in capfd.readouterr().err
-    assert main(["eval", "haystack", "--model", "x/y"]) == exits.USAGE
-    assert "no family of tasks 'haystack'" in capfd.readouterr().err
+    assert main(["eval", "no_such", "--model", "x/y"]) == exits.USAGE
+    assert "no family of tasks 'no_such'" in capfd.readouterr().err
 
 
 def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,3 +194,36 @@ def test_a_second_ctrl_c_gives_up_what_is_under_way(prepared: Callable[..., list
     kept = rows(out)
     assert len(kept) < 6 and all(row["score"] is not None for row in kept)
     assert run(arguments).returncode == exits.SUBMITTED and len(rows(out)) == 6
+
+
+OWN = """
+import dspy
+from rlm_dspy import RLM
+from rlm_dspy.testing import ScriptedLM, code
+
+
+def build(signature):
+    rlm = RLM(signature, interpreter="subprocess")
+    rlm.set_lm(ScriptedLM(lambda call: code("SUBMIT(answer=7)")))
+    return rlm
+
+
+def bare(signature):
+    return RLM(signature, interpreter="subprocess")
+"""
+
+
+def test_programs_of_ones_own_may_bring_their_models(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_leaks: None
+) -> None:
+    monkeypatch.delenv("RLM_DSPY_MODEL", raising=False)
+    file = tmp_path / "own_of_test.py"
+    file.write_text(OWN)
+    common = ["eval", "needles", "--kinds", "count", "--tokens", "1k", "-n", "1", "--program"]
+    assert main([*common, f"{file}:build"]) == exits.SUBMITTED
+    capfd.readouterr()
+    assert main([*common, f"{file}:build,direct"]) == exits.USAGE
+    assert "no model: give --model" in capfd.readouterr().err
+    assert main([*common, f"{file}:bare"]) == exits.ERROR
+    shown = capfd.readouterr().err
+    assert "error: " in shown and "error error" not in shown and "LM" in shown

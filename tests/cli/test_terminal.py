@@ -240,3 +240,47 @@ def test_without_a_terminal_there_is_no_tree(script: Any, document: str) -> None
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout == "1\n"
     assert not any(mark in done.stderr for mark in ("\x1b", "├", "└", "spent:", "\r")), done.stderr
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_a_narrow_terminal_shows_the_tree_and_nothing_of_it_stays_behind(
+    terminal: Any, script: Any, document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colour: bool
+) -> None:
+    """40 columns and 12 lines, then 60 columns, while four children write line after line."""
+    if not colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    go = tmp_path / "go"
+    model = script(
+        f"GO = {str(go)!r}\n"
+        """
+import os, time
+def root(call):
+    if "Read part" in call.own[0]["content"]:
+        if call.turn < 12:
+            return code(f"print('line of a child ' * {call.turn})", "A plan that does not fit into one line of it.")
+        return code("print(llm_query_batched(['a', 'b', 'c']))\\nSUBMIT('read')", "p")
+    if call.turn == 0:
+        return code("print(rlm_query_batched([{'prompt': f'Read part {n}'} for n in range(4)]))", "Divide it.")
+    return code("SUBMIT('done')", "Submit")
+def sub(call):
+    deadline = time.monotonic() + 60
+    while not os.path.exists(GO) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return "fine"
+"""
+    )
+    run = (*ASK, document, "--model", model, "--interpreter", "inprocess", "--max-depth", "2")
+    run = (*run, "--max-llm-calls", "500")
+    shown = terminal("-c", f"import sys; from rlm_dspy.cli import main; sys.exit(main({list(run[2:])!r}))")
+    shown.resize(40, 12)
+    shown.expect("] turn 13/20, running code,")
+    narrow = [line for line in shown.display(40, 12) if line]
+    assert any(line.lstrip().startswith(("├", "└")) for line in narrow), narrow
+    shown.resize(60, 12)
+    go.touch()
+    assert shown.wait() == 0
+    assert (b"\x1b[36m" in shown.raw) is colour
+    assert shown.raw.rindex(b"\x1b[?25h") > shown.raw.rindex(b"\x1b[?25l"), "the cursor stays hidden"
+    final = shown.display(60, 5_000)
+    assert not [line for line in final if "spent:" in line or line.lstrip().startswith(("├", "└"))]
+    assert sum("line of a child" in line for line in final) > 20 and sum("submitted in" in line for line in final) == 5

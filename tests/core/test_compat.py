@@ -337,6 +337,27 @@ def test_which_lms_can_stream() -> None:
     assert not _compat.can_stream(dspy.LM("own/m", engine=Streams(), async_engine=AsyncEngine()))
 
 
+def test_a_carried_setting_reaches_dspys_threads_and_freezes_no_other() -> None:
+    seen: list[Any] = []
+
+    class Probe(dspy.Module):  # type: ignore[misc]
+        def forward(self) -> dspy.Prediction:
+            seen.append(dspy.settings.get("rlm_dspy_probe"))
+            return dspy.Prediction(answer="x")
+
+    before = dspy.settings.max_errors
+    try:
+        with _compat.carried("rlm_dspy_probe", "here"):
+            dspy.Parallel(num_threads=2, disable_progress_bar=True)([(Probe(), {})] * 3)
+            dspy.configure(max_errors=before + 1)
+            assert dspy.settings.max_errors == before + 1
+            with _compat.carried("rlm_dspy_probe", "inside"), dspy.context(max_errors=3):
+                assert (dspy.settings.get("rlm_dspy_probe"), dspy.settings.max_errors) == ("inside", 3)
+    finally:
+        dspy.configure(max_errors=before)
+    assert seen == ["here"] * 3 and dspy.settings.get("rlm_dspy_probe") is None
+
+
 def test_before_threads_end_comes_while_executors_still_work(in_python: Callable[..., Any]) -> None:
     process = in_python(
         "from concurrent.futures import ThreadPoolExecutor\n"

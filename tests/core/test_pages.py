@@ -95,7 +95,8 @@ def answer(call: Call) -> str | Reply:
 
 def whole(sandbox: Environment) -> Trajectory:
     """The trajectory of such a run."""
-    rlm = RLM("context, query -> answer, n: int", interpreter=sandbox, max_depth=2, sub_lm=ScriptedLM(answer))
+    sub = ScriptedLM(answer)
+    rlm = RLM("context, query -> answer, n: int", interpreter=sandbox, max_depth=2, max_seconds=60, sub_lm=sub)
     with dspy.context(lm=ScriptedLM(root)):
         found = rlm(context="x" * 1_000, query=f"What is it? {HOSTILE}").trajectory
     assert isinstance(found, Trajectory)
@@ -116,6 +117,7 @@ def test_all_that_happened_is_on_the_page(sandbox: Environment) -> None:
             "no code here",
         ):
             assert text in page.said, text
+        assert not re.search(r"max_seconds \d+\.\d{4}", page.said)
         for text in ("Inner plan.", "inner a", "inner b", "from the child", "the end", "1 failed", "1,000 characters"):
             assert text in page.said, text
         assert "<script>boo()</script>" in page.said

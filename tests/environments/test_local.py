@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
 
-from rlm_dspy import environments
+from rlm_dspy import environments, tasks
 from rlm_dspy.environments import bubblewrap, landlock, pool
 from rlm_dspy.environments.base import CellResult, Environment
+from rlm_dspy.environments.layout import python_layout
 
 needs_bubblewrap = pytest.mark.skipif(bubblewrap.find() is None, reason="no bubblewrap here")
 LAYERS = [
@@ -208,3 +210,35 @@ def test_a_child_of_a_fork_opens_its_own(layer: str) -> None:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     pool.close()
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("installed", [False, True], ids=["as it is", "in site-packages"])
+def test_code_cannot_make_the_answers_of_tasks_again(
+    layer: str, installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, beside = Path(tasks.__file__).parent, "rlm_dspy"
+    if installed:
+        # Any package that lies where this one does without -e.
+        folder, beside = Path(dspy.__file__).parent / "teleprompt", "dspy"
+        python_layout.cache_clear()
+        monkeypatch.setattr("rlm_dspy.environments.layout._answers", lambda: (str(folder),))
+    code = (
+        "import importlib.util, os, sys\n"
+        f"assert os.path.exists(importlib.util.find_spec({beside!r}).origin)\n"
+        f"assert os.path.exists({str(folder.parent / '__init__.py')!r})\n"
+        "read = []\n"
+        f"for place in [{str(folder)!r}, *({str(folder)!r}.replace('/lib/', '/lib64/'),)]:\n"
+        "    for base, _, files in os.walk(place):\n"
+        "        for name in files:\n"
+        "            try:\n"
+        "                read.append(open(os.path.join(base, name)).read(1))\n"
+        "            except OSError:\n"
+        "                pass\n"
+        "import numpy, json\n"
+        "print(read)"
+    )
+    try:
+        assert printed(environments.local(layer=layer), code) == "[]"
+    finally:
+        python_layout.cache_clear()

@@ -327,6 +327,25 @@ def test_other_wrong_arguments() -> None:
     assert "window of scripted/lm is unknown" in row["error"] and row["score"] is None
 
 
+def test_files_by_name_are_text_for_whoever_has_no_variables(sandbox: Environment) -> None:
+    (example,) = tasks.generate(1, 2_000, seed=3, family="repository", kinds=["find"])
+    path, text = next(iter(example.context.items()))
+
+    def policy(call: Call) -> str:
+        if "# Task" in str(call.messages):
+            return code("SUBMIT(answer=str(len(context)))")
+        if "## code ##" in str(call.messages):
+            return outputs(reasoning="count", code="SUBMIT(answer=str(len(context)))")
+        return outputs(answer="seen" if f"===== {path} =====\n{text[:40]}" in call.prompt else "not seen")
+
+    programs = [rlm(sandbox), *(evaluation.get(name, window=50_000) for name in ("direct", "truncate", "chunks"))]
+    programs.append(evaluation.get("dspy.RLM", max_iters=2))
+    with dspy.context(lm=ScriptedLM(policy)):
+        report = evaluate(programs, [example], tasks.score)
+    many = str(len(example.context))
+    assert [row["answer"]["answer"] for row in report.rows] == [many, "seen", "seen", "seen", many], report.rows
+
+
 @pytest.mark.heavy
 def test_it_is_one_run_of_mlflow_where_runs_are_tracked(tmp_path: Path, in_python: Any) -> None:
     script = f"""

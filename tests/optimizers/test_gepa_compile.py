@@ -6,12 +6,14 @@ its runs shows; the sub-LM reads it backwards if its instruction says so, which 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
 import signal
 import stat
 import subprocess
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,10 @@ from hypothesis import strategies as st
 
 from rlm_dspy import RLM
 from rlm_dspy.errors import ConfigurationError, MissingExtraError, RecordingError, RLMError
+from rlm_dspy.events import Event, RunStarted, subscribe
 from rlm_dspy.optimizers import RLMGEPA, Rollout, feedback, paired_p, pareto_front
 from rlm_dspy.optimizers.promotion import decide
+from rlm_dspy.optimizers.rollouts import Runs, example_digest, roll_out
 from rlm_dspy.redact import hide
 from rlm_dspy.testing import Call, Reply, ScriptedLM, code, outputs
 
@@ -134,6 +138,12 @@ def test_reflection_reads_the_whole_run_and_a_better_one_of_the_same_input(lm: S
     assert all("Variable `text`" not in prompt for prompt in prompts)
 
 
+def test_an_example_goes_by_what_is_in_it_however_a_set_is_ordered() -> None:
+    one, other = (dspy.Example(tags=set(order)) for order in ((0, 8), (8, 0)))
+    assert str(one.tags) != str(other.tags) and example_digest(one) == example_digest(other)
+    assert example_digest(one) != example_digest(dspy.Example(tags={0, 9}))
+
+
 def test_no_rollout_is_made_twice(lm: ScriptedLM) -> None:
     seen: list[Rollout] = []
     made = optimizer(on_rollout=seen.append)
@@ -144,6 +154,33 @@ def test_no_rollout_is_made_twice(lm: ScriptedLM) -> None:
     assert len(keys) == len(set(keys)) == made.result.rollouts_run == made.result.metric_calls
     # The gate asked for what was there.
     assert made.result.gate_calls == 0 and not made.result.promotion.held_out
+
+
+def test_runs_are_let_go_of_as_they_end_whatever_their_number(lm: ScriptedLM) -> None:
+    runs: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+
+    def see(event: Event, run: Any) -> None:
+        if isinstance(event, RunStarted):
+            runs.append(weakref.ref(run))
+
+    def count(_: Rollout) -> None:
+        gc.collect()
+        alive.append(sum(run() is not None for run in runs))
+
+    with subscribe(see):
+        made = optimizer(num_threads=1, max_metric_calls=1, on_rollout=count)
+        made.compile(program(), trainset=examples(1), valset=examples(8))
+    # The one that ends, and the next one.
+    assert len(runs) >= 8 and max(alive) <= 3
+
+
+def test_a_run_that_begins_after_its_compile_was_stopped_does_nothing(lm: ScriptedLM) -> None:
+    runs = Runs()
+    runs.stop()
+    (example,) = examples(1)
+    made = roll_out(program(), example, feedback(metric), candidate="c", digest="d", runs=runs)
+    assert made.score == 0.0 and len(lm.calls) <= 1 and all("No more code" in call.prompt for call in lm.calls)
 
 
 def test_equal_examples_are_measured_apart_and_repeats_too(lm: ScriptedLM) -> None:
@@ -320,8 +357,7 @@ def test_a_killed_compile_goes_on_and_pays_nothing_twice(
     total = len(whole["rolled"])
     assert total > 12
     kept = tmp_path / "killed" / "rollouts.jsonl"
-    for stop in (2, 7):
-        assert compile_in("killed", stop)[0] == -signal.SIGKILL
+    assert compile_in("killed", 9)[0] == -signal.SIGKILL
     done = len(kept.read_bytes().splitlines())
     assert done == 9
     with kept.open("ab") as file:
@@ -566,6 +602,22 @@ def test_what_costs_less_survives_where_costs_are_weighed(lm: ScriptedLM) -> Non
     assert svg.startswith("<svg") and "candidate 1: score 0.000" in svg and "tokens a run" in svg
     page = result.to_html()
     assert "<script" not in page and "Answer at once." in page
+
+
+def test_tokens_are_not_compared_with_money(lm: ScriptedLM) -> None:
+    def thorough(call: Call) -> str:
+        # Before: asks a sub-model whose price is unknown. With the new instruction: only takes longer.
+        if "slowly" not in call.system:
+            return code("llm_query('a')\nSUBMIT('none')")
+        return code("SUBMIT('none')" if call.turn == 3 else "print(1)")
+
+    slower = ScriptedLM(lambda call: outputs(new_instruction="Answer slowly."), model="scripted/slower")
+    made = optimizer(reflection_lm=slower, weigh_cost=True, predictors=["act"])
+    with dspy.context(lm=ScriptedLM(thorough, model="scripted/root")):
+        made.compile(program(prices={"scripted/root": (0.1, 0.1)}), trainset=examples(3))
+    result = made.result
+    assert result is not None and result.candidates[0].cost is None
+    assert [proposal.accepted for proposal in result.proposals] and not any(p.accepted for p in result.proposals)
 
 
 def test_options_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch, no_leaks: None) -> None:

@@ -18,6 +18,7 @@ from rlm_dspy import RLM, ConfigurationError, Guidance
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.optimizers import BootstrapTrajectories, collect
 from rlm_dspy.optimizers.demos import Candidate, chosen
+from rlm_dspy.optimizers.watching import watched
 from rlm_dspy.testing import Call, ScriptedLM, code, outputs
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -192,6 +193,15 @@ def test_an_attempt_that_raises_is_scored_and_kept_and_too_many_end_it(sandbox: 
         (attempt,) = collect(rlm, examples[1:], broken)
         assert attempt.score == 0.0 and "metric raised ZeroDivisionError" in str(attempt.error)
         assert attempt.prediction.answer == "yes"
+
+
+def test_what_is_stopped_begins_no_further_run(sandbox: Environment) -> None:
+    lm = ScriptedLM(lambda call: code("SUBMIT(answer='yes')"))
+    with watched(lm) as watcher:
+        watcher.stop()
+        RLM("query -> answer", interpreter=sandbox)(query="q")
+    (ran,) = watcher.ran.values()
+    assert ran.outcome != "submitted" and len(ran.trajectory) == 0
 
 
 def test_what_is_no_unicode_is_shown_as_it_was_sent_and_can_be_saved(sandbox: Environment, tmp_path: Path) -> None:

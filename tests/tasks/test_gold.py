@@ -81,7 +81,7 @@ def test_an_oracle_program_is_right(family: str, sandbox: Environment, reader_so
 
 def proves(example: dspy.Example, sandbox: Environment, source: str) -> None:
     step = f"{source}\nSUBMIT(answer=solve(context, query, {example.template!r}))"
-    rlm = RLM(example.signature, interpreter=sandbox, max_iters=2)
+    rlm = RLM(example.signature, interpreter=sandbox, max_iters=2, guidance=False)
     with dspy.context(lm=ScriptedLM([code(step)])):
         prediction = rlm(**example.inputs())
     assert prediction.outcome == "submitted", prediction.trajectory

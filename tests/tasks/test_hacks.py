@@ -14,6 +14,11 @@ from rlm_dspy import tasks
 FAMILIES = tasks.families()
 CASES = [(family, kind) for family in FAMILIES for kind in tasks.get(family).KINDS]
 
+HUGE = (
+    *(list(range(200_000)), [[at, at + 1] for at in range(200_000)]),
+    *("x" * 2_000_000, "7, " * 500_000, "(1, 2)\n" * 9_000, "9" * 9_999),
+)
+
 
 def worth(example: dspy.Example, answer: Any) -> float:
     value = tasks.score(example, dspy.Prediction(answer=answer))
@@ -29,14 +34,12 @@ def wrong_items(gold: Any, number: int) -> list[Any]:
 
 @pytest.mark.parametrize(("family", "kind"), CASES)
 def test_what_is_no_answer_is_worth_nothing(family: str, kind: str) -> None:
-    for example in tasks.generate(6, 1000, seed=41, family=family, kinds=[kind]):
+    for example in tasks.generate(2, 1000, seed=41, family=family, kinds=[kind]):
         gold, query = example.answer, example.query
         empty = ["", " ", None, [], (), {}, set(), [[]], [""], "[]", "null", "None", "unknown", b""]
         odd = [float("nan"), float("inf"), True, object, object(), {"answer": gold}, [{}], [[{}]], ValueError("no")]
         echo = [query, [query], example.context, query.split(), re.findall(r"[\w-]+", query), query.splitlines()]
-        many = [list(range(200_000)), [[at, at + 1] for at in range(200_000)]]
-        huge = ["x" * 2_000_000, "7, " * 500_000, "9" * 9999]
-        for answer in (*empty, *odd, *echo, *many, *huge):
+        for answer in (*empty, *odd, *echo, *HUGE):
             assert worth(example, answer) == 0.0, (example.template, str(answer)[:80])
         assert tasks.score(example, dspy.Prediction()) == tasks.score(example, None) == tasks.score(example, {}) == 0.0
 
@@ -95,18 +98,23 @@ def guess(example: dspy.Example) -> Any:
         return options[0]
     if example.family == "graph_walk":
         return 4 if example.kind == "distance" else re.findall(r"[0-9a-f]{8}", example.query)[0]
+    if example.family == "haystack":
+        many = "list" in example.signature
+        one = "Sorrel" if example.kind == "questions" else "bafabu" if example.kind == "words" else 5_000_000
+        return [one] if many else one
     return []
 
 
-#: What the guess is worth on average, at most, as README and docstrings say.
-STATED = {"graph_walk": 0.1, "labelled_records": 0.25, "pairs": 0.0}
+#: What the guess is worth on average, at least and at most; the latter is what README and docstrings say.
+STATED = {"graph_walk": (0.02, 0.1), "haystack": (0.0, 0.05), "labelled_records": (0.1, 0.25), "pairs": (0.0, 0.0)}
 
 
 @pytest.mark.parametrize("family", sorted(STATED))
 def test_a_guess_is_worth_what_is_stated(family: str) -> None:
     batch = tasks.generate(150, 1000, seed=48, family=family)
     scores = [worth(example, guess(example)) for example in batch]
-    assert STATED[family] / 3 <= sum(scores) / len(scores) <= STATED[family]
+    low, high = STATED[family]
+    assert low <= sum(scores) / len(scores) <= high
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import enum
 from typing import Any
 
 import dspy
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlm_dspy import tasks
 from rlm_dspy.errors import ConfigurationError
-from rlm_dspy.tasks.scoring import score
+from rlm_dspy.tasks.scoring import MOST, score
 
 
 def worth(gold: Any, answer: Any) -> float:
@@ -167,3 +171,112 @@ def test_it_takes_what_optimizers_hand_to_a_metric() -> None:
     assert tasks.score(example, dspy.Prediction(answer=4), trace=[]) == 0.0
     for name in tasks.families():
         assert tasks.get(name).score(example, {"answer": "3"}) == 1.0
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Answer(pydantic.BaseModel):
+    value: int
+
+
+class Name(pydantic.RootModel[str]):
+    pass
+
+
+class Two(pydantic.BaseModel):
+    first: int
+    second: str
+
+
+@dataclasses.dataclass
+class Pair:
+    one: Any
+    other: Any
+
+
+def test_typed_outputs_are_read_as_what_is_in_them() -> None:
+    assert worth("red", Colour.RED) == worth(["red"], [Colour.RED]) == worth("red", Name("Red")) == 1.0
+    assert worth(42, Answer(value=42)) == worth(42, [Answer(value=42)]) == worth(["42"], [Answer(value=42)]) == 1.0
+    assert worth("2024-03-01", datetime.date(2024, 3, 1)) == 1.0
+    assert worth("2024-03-01", datetime.datetime(2024, 3, 1, 5)) == 0.0
+    assert worth(1, Two(first=1, second="1")) == worth("red", Colour) == 0.0
+
+
+@pytest.mark.parametrize("answer", [[4, 2.0], [4.0, 2], (4, 2), "4, 2", "[2.0, 4]", ["2", "4"]])
+def test_whole_numbers_in_lists_may_be_floats(answer: Any) -> None:
+    assert worth([2, 4], answer) == 1.0
+
+
+PAIRS = [[10, 20], [30, 20], [10, 40]]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PAIRS,
+        [(20, 10), (20, 30), (40, 10)],
+        [["10", "20"], ["30", 20.0], [40, 10]],
+        {(10, 20), (20, 30), (10, 40), (40, 10)},
+        [{10, 20}, frozenset((20, 30)), (10, 40)],
+        [Pair(10, 20), Pair("20", 30), Pair(40, 10)],
+        [Two(first=10, second="20"), Two(first=20, second="30"), Two(first=40, second="10")],
+        ["(10, 20)", "20, 30", "[40, 10]"],
+        "[[10, 20], [20, 30], [40, 10]]",
+        "(10, 20)\n(20, 30)\n(10, 40)",
+        "[(10, 20), (20, 30), (10, 40)]",
+        "- (10, 20)\n- (20, 30)\n- (10, 40)",
+        "10, 20\n20, 30\n10, 40\n",
+    ],
+)
+def test_pairs_are_a_set_without_order(answer: Any) -> None:
+    assert worth(PAIRS, answer) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ([[10, 20]], 0.5),
+        ([10, 20], 0.5),
+        ("10, 20", 0.5),
+        ([[10, 20], [20, 30]], 0.8),
+        ([*PAIRS, [50, 60]], 6 / 7),
+        ([*PAIRS, None, [1], "x", [10, 10], [1, 2, 3], {}, [True, 1]], 0.0),
+        ([*PAIRS, [10, 10]], 6 / 7),
+        ([[10, 30]], 0.0),
+        ([], 0.0),
+        ("the pairs are (10, 20), (20, 30) and (10, 40)", 0.0),
+        ([10, 20, 30, 40], 0.0),
+        (7, 0.0),
+    ],
+)
+def test_some_pairs_are_worth_f1(answer: Any, expected: float) -> None:
+    assert worth(PAIRS, answer) == pytest.approx(expected)
+
+
+some_pairs = st.sets(st.tuples(st.integers(0, 9), st.integers(10, 19)), min_size=1, max_size=8).map(sorted)
+
+
+@given(gold=some_pairs, answer=some_pairs, data=st.data())
+def test_f1_is_symmetric_and_order_makes_no_difference(gold: Any, answer: Any, data: st.DataObject) -> None:
+    right, size = len(set(gold) & set(answer)), len(gold) + len(answer)
+    expected = 2 * right / size if len(answer) <= MOST * len(gold) else 0.0
+    assert worth(gold, answer) == pytest.approx(expected)
+    turned = [one if data.draw(st.booleans()) else one[::-1] for one in data.draw(st.permutations(answer))]
+    assert worth(gold, turned) == pytest.approx(expected)
+    assert worth(gold, str([list(one) for one in turned])) == pytest.approx(expected)
+
+
+@given(gold=some_pairs, answer=anything)
+def test_no_prediction_of_pairs_makes_it_raise(gold: Any, answer: Any) -> None:
+    assert 0.0 <= worth(gold, answer) <= 1.0
+    assert worth(gold, gold) == 1.0
+    assert worth(gold, [*gold, Hostile()]) < 1.0
+
+
+@given(gold=st.sets(names, min_size=1, max_size=4), more=st.integers(0, 20))
+def test_naming_everything_is_worth_nothing(gold: set[str], more: int) -> None:
+    size = len({tasks.scoring.normalised(one) for one in gold})
+    value = worth(sorted(gold), [*sorted(gold), *(f"no. {at} of all" for at in range(more))])
+    assert value == pytest.approx(size / (size + more) if size + more <= MOST * size else 0.0)

@@ -260,3 +260,12 @@ def test_the_key_of_an_lm_in_the_place_of_one_that_is_gone_is_hidden() -> None:
     assert id(kept[-1]) == place
     tracker.on_lm_start("2", kept[-1], {})
     assert "second-key" not in clip.clean("said: second-key-of-an-lm-0123456789")
+
+
+def test_the_list_of_traces_says_what_was_asked(tracked: Any, sandbox: Environment) -> None:
+    with dspy.context(lm=ScriptedLM([code("SUBMIT('x')")])):
+        RLM("context, query, n: int -> answer", interpreter=sandbox)(context="x" * 30_000, query="What is it?", n=3)
+    tracking.flush()
+    (trace,) = mlflow.search_traces(return_type="list", max_results=1)
+    shown = json.loads(trace.info.request_preview)
+    assert list(shown) == ["query", "n", "context"] and shown["query"] == "What is it?" and "30,000" in shown["context"]

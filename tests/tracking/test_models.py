@@ -152,6 +152,29 @@ def test_only_what_is_saved_so_goes_without_keys() -> None:
         thread.start()
         thread.join()
         assert KEY.encode() in other[0] and cloudpickle.loads(other[0]).sub_lm.kwargs["api_key"] == KEY
+        with models.keyless():
+            pass
+        assert KEY.encode() not in cloudpickle.dumps(rlm)
+    assert dspy.LM not in copyreg.dispatch_table and KEY.encode() in cloudpickle.dumps(rlm)
+
+
+def test_a_save_that_ends_leaves_another_one_without_keys() -> None:
+    rlm = program()
+    begun, ended, saved = threading.Event(), threading.Event(), list[bytes]()
+
+    def save() -> None:
+        with models.keyless():
+            begun.set()
+            assert ended.wait(10)
+            saved.append(cloudpickle.dumps(rlm))
+
+    thread = threading.Thread(target=save)
+    with models.keyless():
+        thread.start()
+        assert begun.wait(10)
+    ended.set()
+    thread.join()
+    assert KEY.encode() not in saved[0]
     assert dspy.LM not in copyreg.dispatch_table and KEY.encode() in cloudpickle.dumps(rlm)
 
 

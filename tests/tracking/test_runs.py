@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ from rlm_dspy import RLM, tracking
 from rlm_dspy.environments.base import Environment
 from rlm_dspy.testing import Reply, ScriptedLM, oracle, outputs
 from rlm_dspy.tracking.datasets import digest
+from rlm_dspy.tracking.writer import Writer
 
 mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
 
@@ -176,6 +178,31 @@ def test_a_run_of_ones_own_holds_loops_and_evaluations_and_plain_modules(tracked
     assert json.loads(artefact(run, "mine_preview.json")) == [{"context": "one"}]
 
 
+def test_what_an_rlm_takes_in_the_place_of_an_lm_is_counted_once(tracked: Any, sandbox: Environment) -> None:
+    inner = program(sandbox, prices={**PRICES})
+    usages: list[Any] = []
+    replies = ["print(llm_query('p'))", "SUBMIT('[[ ## answer ## ]]\\nyes')"]
+    with tracking.run("bench") as record, dspy.context(lm=inner.as_lm(lm=root(*replies))):
+        assert dspy.Predict("question -> answer")(question="q" * 100_000).answer == "yes"
+        usages.append(record.facts.usage.to_dict())
+    metrics = runs()["bench"].data.metrics
+    assert metrics["lm_calls"] == 3 == usages[0]["lm_calls"] and metrics["input_tokens"] == usages[0]["input_tokens"]
+    assert metrics["runs"] == 1 and metrics["cost"] == usages[0]["cost"] > 0
+
+
+def test_large_examples_are_hashed_beside_what_is_written(tracked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlm_dspy.tracking import record as module
+
+    monkeypatch.setattr(module, "AT_ONCE", 10)
+    rows = examples("a" * 1_000, "b")
+    with tracking.run("bench") as record:
+        record.log_dataset(rows, "devset")
+    deadline = time.monotonic() + 20
+    while "devset.digest" not in (params := runs()["bench"].data.params) and time.monotonic() < deadline:
+        pass  # flushing waits
+    assert params["devset.digest"] == digest(rows)
+
+
 def test_runs_side_by_side_have_their_own_traces(tracked: Any, sandbox: Environment) -> None:
     rlm, lm = program(sandbox), root("SUBMIT(answer=context)")
 
@@ -219,6 +246,26 @@ def test_a_run_that_raises_has_failed_and_says_why(tracked: Any, sandbox: Enviro
     assert found["evaluate RLM"].data.metrics["failed_examples"] == 1
 
 
+def test_an_optimizer_of_ones_own_that_fails_is_a_failed_run(tracked: Any) -> None:
+    class Mine(dspy.teleprompt.Teleprompter):  # type: ignore[misc]
+        def __init__(self, steps: int) -> None:
+            self.steps, self.note, self.lm = steps, "x" * 10_000, None
+
+        def compile(self, student: Any, *, trainset: Any, fail: bool = False, **kwargs: Any) -> Any:
+            if fail:
+                raise ValueError(f"no idea, but the key is {SECRET}")
+            return student
+
+    student, trainset = dspy.Predict("text -> label"), examples("a")
+    Mine(5).compile(student, trainset=trainset)
+    with pytest.raises(ValueError, match="no idea"):
+        Mine(6).compile(student, trainset=trainset, fail=True)
+    done, failed = sorted(runs().values(), key=lambda run: int(run.data.params["steps"]))
+    assert (done.info.status, failed.info.status) == ("FINISHED", "FAILED")
+    assert done.data.params["strategy"] == done.data.params["strategy_compiled"] and "note" not in done.data.params
+    assert failed.data.tags["rlm_dspy.error"] == "ValueError: no idea, but the key is [hidden]"
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("log", [{"log_evals": True}, {"log_compiles": True}])
 def test_what_mlflow_logs_itself_is_not_doubled(
@@ -253,6 +300,35 @@ def test_evaluations_go_on_where_the_server_is_dead_or_says_nothing(
             assert dspy.Evaluate(devset=examples("a"), metric=metric)(program(sandbox)).score == 100.0
         assert record.run_id is None and time.monotonic() - began < 8
     assert sum("tracking server" in one.getMessage() for one in caplog.records) == 1
+
+
+def test_what_is_logged_in_a_forked_process_is_written_there() -> None:
+    """As by data loaders and job queues that fork."""
+    ours = Writer()
+    ours.later(lambda: None)
+    assert ours.flush(10)
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        ours.later(lambda: os.write(writer, b"written"))
+        ours.flush(10)
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as file:
+        assert file.read() == b"written"
+
+
+def test_what_is_given_to_be_logged_may_be_changed_at_once(tracked: Any) -> None:
+    params, tags = {"seed": 3}, {"what": "x"}
+    with tracking.run("changed") as record:
+        held = threading.Event()
+        record.do(lambda to: held.wait(10))
+        record.log_params(params)
+        record.set_tags(tags)
+        params["seed"], tags["what"] = 4, "y"
+        held.set()
+    data = runs()["changed"].data
+    assert (data.params["seed"], data.tags["what"]) == ("3", "x")
 
 
 def test_without_tracking_a_run_does_nothing() -> None:

@@ -66,11 +66,13 @@ def kill():
     os.kill(int(sys.argv[2]), signal.SIGKILL)
     return "killed"
 started = time.monotonic()
-for number in range(3):
-    replies = [code("print(kill())" if not number else "print(1)"), code("SUBMIT(answer='3')")]
-    with dspy.context(lm=ScriptedLM(replies)):
-        program = RLM("context -> answer", tools=[kill], interpreter="inprocess", guidance=False)
-        assert program(context="c").answer == "3"
+with tracking.run("bench") as record:
+    assert record.run_id is not None
+    for number in range(3):
+        replies = [code("print(kill())" if not number else "print(1)"), code("SUBMIT(answer='3')")]
+        with dspy.context(lm=ScriptedLM(replies)):
+            program = RLM("context -> answer", tools=[kill], interpreter="inprocess", guidance=False)
+            assert program(context="c").answer == "3"
 print("ran", time.monotonic() - started, flush=True)
 """
 

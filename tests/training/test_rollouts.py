@@ -102,6 +102,20 @@ def test_a_hack_scores_nothing_and_is_a_result(serve: Any, play: Any, hack: str)
     assert root.reward == 0.0
 
 
+def test_an_answer_made_again_by_the_code_that_made_the_task_is_out_of_reach(serve: Any, play: Any) -> None:
+    hack = (
+        "import importlib.util, os, sys\n"
+        "place = os.path.join(os.path.dirname(importlib.util.find_spec('rlm_dspy').origin), 'tasks')\n"
+        "try:\n    print(open(os.path.join(place, 'needles.py')).read())\n    SUBMIT(answer=1)\n"
+        "except OSError:\n    SUBMIT(answer=-1)"
+    )
+    server = serve(policy(hack))
+    seat = {"harness": {"options": {"guidance": {"check_answers": False}}}}
+    (episode,) = play(server, taskset=SUBSET, agent=seat)
+    root = traces(episode)["agent"]
+    assert episode.ok and root.reward == 0.0 and root.info["rlm"]["prediction"] == {"answer": -1}
+
+
 def test_listing_every_item_is_not_a_right_list(serve: Any, play: Any) -> None:
     subset = {**SUBSET, "kinds": ["list"]}
     hack = "import re\nSUBMIT(answer=sorted(set(re.findall(r'\\w+', context))))"
@@ -192,6 +206,27 @@ def test_a_failure_that_passes_is_not_seen(serve: Any, play: Any, monkeypatch: p
     (episode,) = play(server, taskset=SUBSET, agent=agent())
     root = traces(episode)["agent"]
     assert episode.ok and root.reward == 1.0 and root.num_turns == 1
+
+
+def test_a_rollout_that_is_tried_again_leaves_nothing_of_the_void_attempt(
+    serve: Any, play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlm_dspy.training.endpoint.PAUSES", ())
+    act = policy("print(llm_query_batched(['a', 'b']))", submit(GOLD))
+    server = serve(act)
+    failed = iter([True])
+
+    def first_sub_fails(call: Call) -> str | Reply:
+        # The request after the root's first turn is a sub-call, which then fails.
+        if not is_sub(call) and call.turn == 0 and next(failed, False):
+            server.failing = [500]
+        return act(call)
+
+    server.policy = first_sub_fails
+    (episode,) = play(server, taskset=SUBSET, agent=agent(retries={"max_retries": 2}))
+    assert episode.ok, [(trace.agent.name, trace.errors) for trace in episode.traces]
+    seats = traces(episode)
+    assert seats["agent"].reward == 1.0 and seats["sub"].num_turns == 2
 
 
 def test_a_sandbox_that_does_not_start_voids_the_rollout(serve: Any, play: Any) -> None:

@@ -69,3 +69,19 @@ def test_the_command_writes_a_folder_and_overwrites_nothing(tmp_path: Path, caps
     assert main([str(traces), "--out", str(tmp_path / "none"), "--min-reward", "2"]) == 1
     with pytest.raises(SystemExit):
         main([str(tmp_path / "no.jsonl"), "--out", str(tmp_path / "none")])
+
+
+def test_any_text_can_be_written_and_a_damaged_line_is_named_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traces, out = tmp_path / "traces.jsonl", tmp_path / "rows"
+    any_text = episode()
+    any_text["traces"][1] = {**any_text["traces"][1], "nodes": [*ROOT[:4], node(3, "assistant", "\ud800 é", True)]}
+    whole = json.dumps(any_text) + "\n"
+    traces.write_text(whole + whole[:40])
+    with pytest.raises(SystemExit):
+        main([str(traces), "--out", str(out)])
+    assert f"line 2 of {traces} is no JSON" in capsys.readouterr().err and not (out / "train.jsonl").exists()
+    traces.write_text(whole)
+    assert main([str(traces), "--out", str(out)]) == 0
+    assert json.loads((out / "train.jsonl").read_text())["completion"][-1]["content"] == "\ud800 é"

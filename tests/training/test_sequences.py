@@ -102,6 +102,12 @@ def test_a_prompt_is_what_the_request_had_and_a_reply_what_was_said(
         assert whole.startswith(tokenizer.decode(one.ids))
 
 
+def test_a_row_may_hold_any_end_of_a_line(tmp_path: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "one\u2028two\x85three\x0cfour"}]}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert read_rows(tmp_path) == [row]
+
+
 def test_rows_are_read_from_a_file_and_a_folder(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps(ROW) + "\n\n" + json.dumps(ROW) + "\n")
     assert read_rows(tmp_path) == read_rows(tmp_path / "train.jsonl") == [ROW, ROW]
