@@ -113,6 +113,7 @@ class Tracker(MlflowCallback):
         if tree is not None:
             made = Open(name, kind, span_type, self._clip, tree, parent)
         else:
+            writer.own()
             made = Open(name, kind, span_type, self._clip, Tree(writer, inline=parent is not None), parent)
             made.tree.outermost, late = made, False
             made.within_run = source()

@@ -231,6 +231,31 @@ def test_the_store_is_a_file_in_the_working_directory_unless_one_is_named(tmp_pa
     assert names == ["RLM", "turn 1", "act", "scripted/lm", "execute"]
 
 
+@pytest.mark.heavy
+def test_what_a_forked_process_runs_is_tracked_too(tmp_path: Path) -> None:
+    """MLflow's own thread is not there in it: traces would wait for ever, and so would `flush`."""
+    script = (
+        "import os, dspy, rlm_dspy\n"
+        "from rlm_dspy.testing import ScriptedLM, code\n"
+        "rlm_dspy.tracking.enable()\n"
+        "def call():\n"
+        "    with dspy.context(lm=ScriptedLM([code('SUBMIT(answer=1)')])):\n"
+        "        rlm_dspy.RLM('context -> answer: int', interpreter='inprocess')(context='c')\n"
+        "    rlm_dspy.tracking.flush()\n"
+        "call()\n"
+        "if not (child := os.fork()):\n"
+        "    call()\n"
+        "    os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True, timeout=120)
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "mlflow.db") as connection:
+        assert connection.execute("select count(*) from trace_info").fetchone() == (2,)
+
+
 def test_without_mlflow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 
