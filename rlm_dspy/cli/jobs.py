@@ -172,8 +172,9 @@ def rlm_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What results depend on besides the keywords of `RLM`."""
-    from rlm_dspy.redact import redact
+    """What results depend on besides the keywords of `RLM`; it is kept in files, so no secret is in it."""
+    from rlm_dspy.redact import HIDDEN, redacted
+    from rlm_dspy.signatures.predictor import may_hold_a_key
 
     found = {
         "model": options.model,
@@ -181,9 +182,9 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
         "api_base": options.api_base,
         "temperature": options.temperature,
         "environment": options.environment or "local",
-        "env_opt": dict(options.env_opt),
+        "env_opt": {name: HIDDEN if may_hold_a_key(name) else value for name, value in options.env_opt},
     }
-    return {name: redact(value) if isinstance(value, str) else value for name, value in found.items() if value}
+    return {name: redacted(value) for name, value in found.items() if value}
 
 
 def playing(root: Any) -> contextlib.AbstractContextManager[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlm_dspy.cli import exits, main
+from rlm_dspy.cli import exits, jobs, main
 from rlm_dspy.cli.parser import parse
 
 # A root that counts and finds by looking at the text; it does to its own process what the tests ask for, once.
@@ -123,6 +123,12 @@ def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) 
     jobs.complete(options)
     assert (options.model, options.environment, options.tokens) == ("openai/one", "docker", [32_000])
     assert parse(["eval", "all", "--tokens", "1.5k,2M,2000k"]).tokens == [1500, 2_000_000]
+
+
+def test_no_secret_of_an_option_is_kept() -> None:
+    keys = ["api_key=of-nobodys-business", "memory=2GiB", "image=sk-0123456789abcdef"]
+    given = parse(["eval", "needles", "--model", "m", *(word for key in keys for word in ("--env-opt", key))])
+    assert jobs.settings(given)["env_opt"] == {"api_key": "[hidden]", "memory": "2GiB", "image": "[hidden]"}
 
 
 def test_a_state_is_loaded_and_is_one_of_the_settings(
