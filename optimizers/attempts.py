@@ -7,7 +7,6 @@ made of. An attempt that fails is scored 0 and kept with its error; none is drop
 from __future__ import annotations
 
 import contextvars
-import copy
 import dataclasses
 import logging
 import threading
@@ -22,6 +21,7 @@ import dspy
 from rlm_dspy import events as ev
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.kept import Kept
+from rlm_dspy.optimizers.metric_feedback import feedback
 from rlm_dspy.optimizers.watching import Asked, Ran, Watcher, watched
 from rlm_dspy.redact import error_text
 from rlm_dspy.rlm import RLM
@@ -271,5 +271,4 @@ def score_of(attempt: Attempt, metric: Metric | None) -> float:
         roots = [run for run in attempt.ran.values() if run.depth == 0]
         return float(bool(roots) and all(run.outcome in ("submitted", "direct") for run in roots))
     trace = [(a.predictor, a.inputs, dspy.Prediction(**a.outputs)) for a in attempt.asked if a.outputs is not None]
-    said: Any = metric(copy.copy(attempt.example), attempt.prediction, trace)
-    return float(said.score if isinstance(said, dspy.Prediction) else said)
+    return feedback(metric).scored(attempt.example.copy(), attempt.prediction, trace)[0]

@@ -23,7 +23,7 @@ from rlm_dspy.errors import ConfigurationError, RecordingError
 from rlm_dspy.kept import atomically
 from rlm_dspy.optimizers.rollouts import Rollout
 from rlm_dspy.reading import claimed
-from rlm_dspy.redact import redactor
+from rlm_dspy.redact import redacted, redactor
 
 SCHEMA = 1
 HEAD, ROLLOUTS, PROPOSALS = "compile.json", "rollouts.jsonl", "proposals.jsonl"
@@ -96,7 +96,7 @@ class Folder:
             self._check_head(head)
             for data in self._lines(ROLLOUTS):
                 rollout = Rollout.from_dict(data)
-                if not rollout.outage:
+                if not (rollout.outage or rollout.unscored):
                     self.rollouts[rollout.key] = rollout
             for data in self._lines(PROPOSALS):
                 self.proposals[str(data["key"])] = str(data["text"])
@@ -139,7 +139,7 @@ class Folder:
         with self._lock:
             if (file := self._files.get(name)) is not None:
                 # One write, handed to the system before anything else is done.
-                file.write(redactor()(json.dumps(data)).encode() + b"\n")
+                file.write(json.dumps(redacted(dict(data))).encode() + b"\n")
                 file.flush()
 
 

@@ -22,7 +22,7 @@ from rlm_dspy import kept
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.optimizers.attempts import Attempt
 from rlm_dspy.optimizers.watching import Asked
-from rlm_dspy.redact import redactor
+from rlm_dspy.redact import redacted, redactor
 from rlm_dspy.rows import FORMS, Chain, Form, Request, chains, formed, marked
 
 logger = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ def write_rows(
     made = [formed(row, form) for row in rows]
     if none := sum(not lines for lines in made):
         logger.warning("%d rows have no form %r: a reply in them is not to be trained on", none, form)
-    lines = [_hidden(line, hide) for row in made for line in row]
+    lines = [redacted(line, hide) for row in made for line in row]
 
     def content(file: Any) -> None:
         for line in lines:
@@ -185,11 +185,3 @@ def write_rows(
 
     kept.atomically(target, content)
     return len(lines)
-
-
-def _hidden(value: Any, hide: Any) -> Any:
-    if isinstance(value, str):
-        return hide(value)
-    if isinstance(value, dict):
-        return {name: _hidden(item, hide) for name, item in value.items()}
-    return [_hidden(item, hide) for item in value] if isinstance(value, list) else value

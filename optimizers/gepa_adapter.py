@@ -109,7 +109,7 @@ class RLMAdapter:
         """Rollouts of ``candidate`` on ``batch``, by example, and how many were not asked for before.
 
         Raises:
-            RLMError: It is the first one, and every run ended in an error.
+            RLMError: It is the first one, and every run ended in an error, or the metric failed on all of them.
             Outage: The language model answered none of several runs.
         """
         digest = candidate_digest(candidate)
@@ -121,11 +121,12 @@ class RLMAdapter:
         if len(made) > 1 and all(rollout.outage for rollout in made):
             raise Outage(f"the language model does not answer: {made[0].error}")
         groups = [self.group(digest, item.digest) for item in batch]
-        if first and groups and all(rollout.outcome == "raised" for group in groups for rollout in group):
-            raise RLMError(
-                f"every run of the program as it is ended in an error, so there is nothing to learn from; the first: "
-                f"{groups[0][0].error}"
-            )
+        of_all = [rollout for group in groups for rollout in group]
+        if first and all(rollout.outcome == "raised" or rollout.unscored for rollout in of_all):
+            what = "the metric failed on every run of the program as it is"
+            if not of_all[0].unscored:
+                what = "every run of the program as it is ended in an error"
+            raise RLMError(f"{what}, so there is nothing to learn from; the first: {of_all[0].error}")
         return groups, fresh
 
     def group(self, candidate: str, example: str) -> tuple[Rollout, ...]:
@@ -158,7 +159,8 @@ class RLMAdapter:
         # The root's run matters less to a sub-model, which is shown its own calls.
         record["The whole run"] = _about(worst.excerpt, 2_000) if inner else worst.excerpt
         others = [r for r in tuple(self.folder.rollouts.values()) if r.example == worst.example and r.key in self.used]
-        best = max(others, key=lambda r: r.score, default=worst)
+        # Of equal ones always the same, in whatever order they ended.
+        best = max(others, key=lambda r: (r.score, r.key), default=worst)
         if best.score > worst.score:
             record["A better run of the same input"] = f"Score {best.score:g}.\n{_about(best.excerpt, 3_000)}"
         return record

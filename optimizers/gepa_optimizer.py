@@ -108,6 +108,8 @@ class RLMGEPA(Teleprompter):
         _at_least("max_metric_calls", max_metric_calls, 1)
         _at_least("minibatch_size", minibatch_size, 1)
         _at_least("repeats", repeats, 1)
+        if num_threads is not None:
+            _at_least("num_threads", num_threads, 1)
         _at_least("max_instruction_chars", max_instruction_chars, 200)
         if alpha is not None and not 0 < alpha <= 1:
             raise ConfigurationError(f"alpha must be between 0 and 1, or None for no test, not {alpha!r}")
@@ -146,7 +148,8 @@ class RLMGEPA(Teleprompter):
         Raises:
             ConfigurationError: The folder is of another compile, examples or predictors are missing.
             RLMError: Every run of the student itself ends in an error, or a language model does not answer any more:
-                with a folder, the same call goes on later. What was found until then is in `result`.
+                with a folder, the same call goes on later. What was found until then is in `result`, also where it
+                ends by Ctrl-C.
         """
         if teacher is not None:
             raise ConfigurationError("RLMGEPA takes no teacher; the reflecting model is reflection_lm=")

@@ -19,6 +19,7 @@ from rlm_dspy.optimizers.compile_folder import Folder
 from rlm_dspy.optimizers.diagnosis import role_of_predictor
 from rlm_dspy.redact import error_text, redact
 from rlm_dspy.render import shorten
+from rlm_dspy.signatures.conversation import sendable
 from rlm_dspy.window import overflowed
 
 MAX_CHARS = 4_000
@@ -113,7 +114,7 @@ class Reflection:
         asked = {
             "part": f"`{name}`: {_ROLES.get(role, _TYPED)}",
             "current_instruction": current,
-            "runs": "\n\n".join(_shown(number, record) for number, record in enumerate(records, 1)),
+            "runs": sendable("\n\n".join(_shown(number, record) for number, record in enumerate(records, 1))),
             "tried": "\n\n".join(f"{text}\n-> {result}" for text, result in attempts) or "none",
             "rules": self._rules(),
         }
@@ -182,7 +183,7 @@ def _without_form(reply: str) -> str:
 
 def _clean(text: str) -> str:
     """The instruction without fences or quotes round it."""
-    text = text.strip()
+    text = sendable(text.strip())
     if found := re.fullmatch(r"```[\w-]*\n(.*?)\n?```", text, re.DOTALL):
         text = found[1].strip()
     if len(text) > 1 and text[0] == text[-1] == '"' and '"' not in text[1:-1]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from rlm_dspy.optimizers.gepa_result import CandidateResult, CompileResult, Prop
 from rlm_dspy.optimizers.measured import cheapest, figures, front_of
 from rlm_dspy.optimizers.promotion import Promotion, decide
 from rlm_dspy.optimizers.rollouts import about_program, candidate_digest, example_digest
+from rlm_dspy.redact import error_text, redacted
 
 if TYPE_CHECKING:
     from rlm_dspy.optimizers.gepa_optimizer import RLMGEPA
@@ -46,6 +48,11 @@ class Compile:
         self.options, self.student = options, student
         self.train, self.val, self.holdout = train, val or train, holdout
         names = [name for name, predictor in student.named_predictors() if hasattr(predictor, "signature")]
+        if not names:
+            raise ConfigurationError(
+                "the program has no predictors that may be rewritten: those of a module that is marked as compiled "
+                "are frozen; set its _compiled to False to have them rewritten"
+            )
         wanted = options.predictors or names
         if unknown := sorted(set(wanted) - set(names)):
             raise ConfigurationError(f"no predictors {', '.join(unknown)}; there are {', '.join(names)}")
@@ -80,8 +87,10 @@ class Compile:
                 self._search()
                 searched = len(self.adapter.used)
                 promotion = self._gate(self.candidates[cheapest(self.candidates)])
-            except Outage as outage:
-                self.stopped = str(outage)
+            except BaseException as error:
+                # Also where it is interrupted, what was found is not lost.
+                if isinstance(error, Exception):
+                    self.stopped = str(error) if isinstance(error, Outage) else error_text(error, 500)
                 if self.candidates:
                     self._tell(len(self.adapter.used), self._broken_off())
                 raise
@@ -113,7 +122,7 @@ class Compile:
             folder=None if self.store.path is None else str(self.store.path),
         )
         self.options.result = result
-        self.store.save("result.json", result.to_json())
+        self.store.save("result.json", json.dumps(redacted(result.to_dict()), indent=2))
         self.store.save("result.html", result.to_html())
         gepa_tracking.ended(result)
 

@@ -12,6 +12,8 @@ that can change it, and to no other.
 from __future__ import annotations
 
 import inspect
+import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -20,8 +22,11 @@ from dspy.teleprompt.bootstrap_trace import FailedPrediction
 
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.optimizers.diagnosis import Finding, diagnose, role_of_predictor
-from rlm_dspy.redact import redact
-from rlm_dspy.render import one_line
+from rlm_dspy.redact import error_text, redact
+from rlm_dspy.render import one_line, shorten
+from rlm_dspy.signatures.conversation import sendable
+
+logger = logging.getLogger("rlm_dspy.optimizers")
 
 Metric = Callable[..., Any]
 """``metric(gold, pred, trace=None)``, or with GEPA's two more arguments; gives a number, a bool, or a
@@ -32,6 +37,8 @@ text that says what it should have answered."""
 
 OWN_OUTPUTS = frozenset({"trajectory", "final_reasoning", "outcome", "usage"})
 """Keys of an RLM's prediction that are no answer."""
+SAID = 4_000
+"""Characters of what a metric says that predictors are told."""
 _SHORTEST = 3
 _MOST = 12
 
@@ -98,7 +105,8 @@ class Feedback:
             findings: Of the whole run.
             calls: Inputs and outputs of this predictor's calls.
         """
-        lines = [f"Score {score:g}." + (f" {said.strip()}" if said.strip() else "")]
+        said = shorten(said.strip(), SAID)
+        lines = [f"Score {score:g}." + (f" {said}" if said else "")]
         lines += _answers(gold, pred)
         findings = _in_point(findings, score)
         own = [finding for finding in findings if finding.role == role]
@@ -110,7 +118,7 @@ class Feedback:
         others = sorted({f.role for f in findings if f.role != role and f.kind != "budget"})
         if not own and others:
             lines.append(f"What went wrong in this run was at: {', '.join(others)}.")
-        return redact("\n".join(lines))
+        return redact(sendable("\n".join(lines)))
 
     def blamed(
         self, role: str, gold: Any, score: float, findings: Iterable[Finding], calls: Iterable[Any] = ()
@@ -129,7 +137,12 @@ class Feedback:
             asked = one_line(" | ".join(str(value) for value in inputs.values()), 160)
             answered = one_line(" | ".join(str(value) for value in outputs.values()), 160)
             if self.sub_gold is not None:
-                right = self.sub_gold(gold, role, inputs, outputs)
+                try:
+                    right = self.sub_gold(gold, role, inputs, outputs)
+                except Exception as error:
+                    # It only adds words: hours of work must not end by it.
+                    logger.warning("sub_gold raised, so nothing is known of this sub-call: %s", error_text(error, 300))
+                    right = None
                 if isinstance(right, str) and right:
                     lines.append(f"asked {asked!r}, it answered {answered!r}; right is: {one_line(right, 300)}")
                 if right is not None:
@@ -165,18 +178,26 @@ def read_score(result: Any) -> tuple[float, str]:
     """The score and the words in what a metric gave.
 
     Raises:
-        TypeError: There is no number in it.
+        TypeError: There is no finite number in it.
     """
     said = ""
     if isinstance(result, (dspy.Prediction, Mapping)) or hasattr(result, "score"):
         get = result.get if isinstance(result, (dspy.Prediction, Mapping)) else lambda name: getattr(result, name, None)
         result, said = get("score"), str(get("feedback") or "")
     if result is None:
-        return 0.0, said
+        raise TypeError(
+            "a metric gives a number or a dspy.Prediction(score=…), not None: does it end without a return?"
+        )
     try:
-        return float(result), said
+        score = float(result)
     except (TypeError, ValueError):
-        raise TypeError(f"a metric gives a number or a dspy.Prediction(score=…), not {result!r}") from None
+        raise TypeError(
+            f"a metric gives a number or a dspy.Prediction(score=…), not {one_line(repr(result))}"
+        ) from None
+    # Not a number is neither more nor less than any other, so nothing could be chosen by it.
+    if not math.isfinite(score):
+        raise TypeError(f"a metric gives a finite number, not {score}")
+    return score, said
 
 
 def _places(metric: Metric) -> int:
@@ -210,10 +231,18 @@ def _answers(gold: Any, pred: Any) -> list[str]:
     lines = []
     for name, value in labels.items():
         if name in given:
-            came = "the same" if given[name] == value else one_line(str(given[name]), 300)
+            came = "the same" if _same(given[name], value) else one_line(str(given[name]), 300)
             lines.append(f"{name}: expected {one_line(str(value), 300)}, got {came}.")
     lines += [f"{name}: got {one_line(str(value), 300)}." for name, value in given.items() if name not in labels]
     return lines
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:
+        # Arrays and data frames compare item by item, and give no one answer.
+        return repr(one) == repr(other)
 
 
 def _in_point(findings: Iterable[Finding], score: float) -> list[Finding]:

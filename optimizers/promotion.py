@@ -8,6 +8,7 @@ examples that differ it cannot go below 2 ** -n: five that all improve give 0.03
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -55,12 +56,17 @@ def paired_p(differences: Sequence[float], seed: int = 0) -> float:
     Args:
         differences: Candidate less student, by example.
         seed: Of the patterns.
+
+    Raises:
+        ValueError: One of them is no finite number.
     """
+    if not all(map(math.isfinite, differences)):
+        raise ValueError("differences must be finite numbers")
     told = [value for value in differences if value]
     if not told:
         return 1.0
-    # Sums of floats that should be equal may differ in the last place.
-    seen = sum(told) - 1e-9
+    # Sums of floats that should be equal may differ in the last places, in proportion to what was added.
+    seen = sum(told) - 1e-12 * sum(map(abs, told))
     if len(told) <= _EXACT:
         patterns = 1 << len(told)
         hits = sum(

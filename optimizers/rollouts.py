@@ -6,6 +6,7 @@ text. It holds no object of the program, so that it can be kept in a file and be
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import hashlib
@@ -48,7 +49,8 @@ class Rollout:
         outputs: The answer in short, by output.
         outcome: How it ended, as in `rlm_dspy.Outcome`; ``"raised"`` where the program raised.
         error: Of a failed run, as text.
-        outage: The language model itself failed, before the first turn: such a run is made again when a compile is
+        outage: The language model itself failed, before the first turn.
+        unscored: The metric failed on an answer. Such runs, and those of an outage, are made again when a compile is
             resumed.
         cost: US dollars of the RLMs in the program; None where a price is unknown.
         tokens: Input and output tokens of these.
@@ -68,6 +70,7 @@ class Rollout:
     outcome: str = ""
     error: str = ""
     outage: bool = False
+    unscored: bool = False
     cost: float | None = None
     tokens: int = 0
     seconds: float = 0.0
@@ -111,17 +114,42 @@ def example_digest(example: Any) -> str:
     try:
         text = json.dumps(dict(example), sort_keys=True, default=_plain)
     except (TypeError, ValueError):
-        text = repr(sorted(dict(example).items(), key=lambda item: str(item[0])))
-    # Objects without a text of their own are told by where they are in memory.
-    text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+        # Keys that are no text, or values within themselves.
+        try:
+            text = json.dumps(_with_plain_keys(dict(example), ()), sort_keys=True, default=_plain)
+        except (TypeError, ValueError):
+            text = without_addresses(repr(sorted(dict(example).items(), key=lambda item: str(item[0]))))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _plain(value: Any) -> Any:
-    for form in ("model_dump", "to_dict", "toDict"):
-        if callable(made := getattr(value, form, None)):
-            return made()
-    return repr(value)
+    if isinstance(value, (set, frozenset)):
+        # Their order differs from process to process.
+        return sorted(json.dumps(item, sort_keys=True, default=_plain) for item in value)
+    if isinstance(value, (bytes, bytearray)):
+        return hashlib.sha256(value).hexdigest()
+    # A text of a large array or table leaves most of it out. Tables have indices that are no JSON keys.
+    for form in ("model_dump", "to_csv", "tolist", "to_dict", "toDict"):
+        if callable(made := getattr(value, form, None)) and not isinstance(value, type):
+            with contextlib.suppress(Exception):
+                return [type(value).__name__, made()]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    return without_addresses(repr(value))
+
+
+def _with_plain_keys(value: Any, within: tuple[int, ...]) -> Any:
+    if id(value) in within:
+        return "…"
+    within = (*within, id(value))
+    if isinstance(value, Mapping):
+        return {repr(key): _with_plain_keys(item, within) for key, item in value.items()}
+    return [_with_plain_keys(item, within) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def without_addresses(text: str) -> str:
+    """A ``repr`` without the places in memory of objects that have no text of their own."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
 def about_program(program: dspy.Module) -> dict[str, Any]:
@@ -130,7 +158,7 @@ def about_program(program: dspy.Module) -> dict[str, Any]:
     for module in modules_of(program):
         lms += module.lms() if isinstance(module, RLM) else [getattr(module, "lm", None)]
     return {
-        "student": example_digest({"state": program.dump_state(), "program": repr(program)}),
+        "student": example_digest({"state": program.dump_state(), "program": without_addresses(repr(program))}),
         "models": sorted({str(getattr(lm, "model", lm)) for lm in lms if lm is not None}),
     }
 
@@ -198,13 +226,15 @@ def roll_out(
             error = raised
         trace = list(dspy.settings.trace or ())
     seconds = time.monotonic() - started
-    score, said = failure_score, ""
+    score, said, unscored = failure_score, "", False
     if prediction is not None:
         try:
-            score, said = judge.scored(example, prediction, None)
+            score, said = judge.scored(example.copy(), prediction, None)
         except Exception as raised:
             # A metric that fails on one answer must not end hours of work; it is told, and seen in the folder.
             said, error = f"The metric failed: {error_text(raised, 300)}.", error or raised
+            # Of a run without an answer it is none of the metric's business.
+            unscored = getattr(prediction, "outcome", "") != "failed"
     if error is not None and not said:
         said = f"The run ended in an error: {error_text(error, 300)}"
     trajectories = runs.trajectories()
@@ -222,6 +252,7 @@ def roll_out(
         outcome=_outcome(prediction, trajectories, error),
         error=error_text(error, 500) if error is not None else "",
         outage=outage,
+        unscored=unscored,
         cost=None if None in costs else float(sum(cost for cost in costs if cost is not None)),
         tokens=sum(usage.get("input_tokens", 0) + usage.get("output_tokens", 0) for usage in usages),
         seconds=round(seconds, 3),

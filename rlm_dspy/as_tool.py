@@ -79,6 +79,8 @@ def as_tool(
     def ask(**arguments: Any) -> Any:
         # Bound late: a coroutine for `acall`, which is the only one that can await it.
         if _awaited.get():
+            # Not for what is called inside of it.
+            _awaited.set(False)
             return _answered_later({**given, **arguments})
         return _answer(rlm(**given, **arguments), outputs)
 

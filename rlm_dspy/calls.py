@@ -128,6 +128,17 @@ MAX_RETRY_SECONDS = 120.0
 """The longest pause that a provider may ask for."""
 
 
+def _may_pass(error: Exception) -> bool:
+    """Whether the same request may be answered later."""
+    if is_retryable_lm_error(error):
+        return True
+    from rlm_dspy.providers.failures import failure_of
+
+    # LiteLLM with openai 2 tells some errors of a server as errors of the request.
+    failure = failure_of(error)
+    return failure is not None and failure.kind == "server"
+
+
 async def spend(
     run: Run,
     role: str,
@@ -196,7 +207,7 @@ async def spend(
                     async with writing(run, role, module, chosen):
                         return await call(module, adapter, lm, **inputs)
                 except Exception as error:
-                    if pause is None or not is_retryable_lm_error(error):
+                    if pause is None or not _may_pass(error):
                         raise
                     asked = getattr(error, "retry_after", None)
                     wait = max(pause * random.uniform(0.75, 1.25), asked if isinstance(asked, (int, float)) else 0.0)

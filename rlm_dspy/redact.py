@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from typing import Any
 
 _NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)", re.IGNORECASE)
 # Only what no identifier of a program looks like: the text goes back to models, as the errors of their code.
@@ -47,6 +48,22 @@ def redactor() -> Callable[[str], str]:
         return _SHAPES.sub(HIDDEN, text)
 
     return hidden
+
+
+def redacted(value: Any, hidden: Callable[[str], str] | None = None) -> Any:
+    """Plain data with no secret in its texts. To be written as JSON it is hidden here, not in what was written: there a
+    quote or backslash of a secret is escaped, and what is hidden could be the data's own syntax.
+
+    Args:
+        value: Of texts, lists, tuples, dicts and other plain values; keys stay as they are.
+        hidden: A `redactor`; None for one of now.
+    """
+    hidden = hidden or redactor()
+    if isinstance(value, str):
+        return hidden(value)
+    if isinstance(value, dict):
+        return {name: redacted(item, hidden) for name, item in value.items()}
+    return [redacted(item, hidden) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def secret_in(data: bytes) -> bool:

@@ -150,7 +150,11 @@ def oracle(
             step = steps[turn]
             return code(step(call) if callable(step) else step)
         if answer is None:
-            raise AssertionError(f"the oracle has {len(steps)} steps, and was asked for more: {call.prompt[-300:]!r}")
+            raise AssertionError(
+                f"the oracle has {len(steps)} step{'s' if len(steps) != 1 else ''}, and was asked for more: an answer "
+                "was not taken, a step failed, or a run is extracted; add a step, or answer={...} for what is asked "
+                f"after the last one. What it was asked ends with {call.prompt[-300:]!r}"
+            )
         return outputs(**answer)
 
     return policy

@@ -9,6 +9,14 @@
     cases.py           what a task gives the program, made again from a few numbers wherever it is needed
     factory.py         families of tasks as task sets, all from one factory: rewards, metrics
     samples.py         good rollouts as rows to fine-tune on
+    sequences.py       rows and rollouts as tokens, and which of them are learned
+    sft.py, grpo.py    fine-tuning, and reinforcement, on one GPU or the CPU; commands
+    updates.py         one update of a policy by what it sampled
+    local_model.py     a model of transformers: loading it, LoRA, saving it
+    sampling.py        replies of such a model, many at once, with their probabilities
+    serve.py           such a model as an OpenAI-compatible server; a command
+    provider.py        DSPy's way to fine-tune, by these means
+    tiny.py            a model of random weights, made here, to try all this on
     oolong.py          the published OOLONG data as a task set
     oolong_scores.py   its official scores, and strict ones
     tasksets/          the modules that verifiers finds by their names
@@ -19,7 +27,8 @@ A rollout has seats, each with a model, sampling, limits, a weight and a switch 
 runs: the messages that the endpoint sees are those of an ordinary call, byte for byte, and a root's turns are one
 growing conversation, so that they are one training sample.
 
-This needs ``pip install 'rlm-dspy[train]'``, for which nothing is imported before one of the names is used.
+This needs ``pip install 'rlm-dspy[train]'``, for which nothing is imported before one of the names is used. What trains
+on this machine needs ``pip install 'rlm-dspy[trl]'`` too.
 """
 
 from __future__ import annotations

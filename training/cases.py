@@ -6,6 +6,7 @@ the case is made again, where it is needed. Cases are kept for a while, because 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -40,7 +41,7 @@ class Case:
     signature: str
     example: Any = field(default=None, repr=False)
 
-    @property
+    @functools.cached_property
     def characters(self) -> int:
         """About how large the inputs are."""
         return sum(

@@ -22,7 +22,7 @@ import dspy
 import verifiers.v1 as vf
 
 from rlm_dspy.errors import ConfigurationError, RLMError
-from rlm_dspy.training.cases import Case, CaseData
+from rlm_dspy.training.cases import Case, CaseData, case_of
 from rlm_dspy.training.factory import CaseTask
 from rlm_dspy.training.harness import INFO
 from rlm_dspy.training.oolong_scores import official, strict
@@ -139,8 +139,6 @@ class OolongTask(CaseTask, vf.Task[OolongData]):
     @vf.metric
     async def official(self, trace: Any) -> float:
         """The published score of the answer as text."""
-        from rlm_dspy.training.cases import case_of
-
         answer = ((trace.info.get(INFO) or {}).get("prediction") or {}).get("answer")
         case = await case_of(self.data)
         return 0.0 if answer is None else official(case.example.row, str(answer))
@@ -180,7 +178,9 @@ class OolongTaskset(vf.Taskset[OolongTask, OolongConfig]):
         config = self.config
         made = 0
         for number, row in enumerate(_facts(rows(config.source, config.split))):
-            if not self._wanted(row) or made == config.num_tasks:
+            if made == config.num_tasks:
+                break  # every further row would be read whole
+            if not self._wanted(row):
                 continue
             made += 1
             data = OolongData(

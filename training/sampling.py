@@ -75,16 +75,25 @@ class Sampler:
         self.calls = 0
         self._random = torch.Generator(device=local.device).manual_seed(seed)
         self._lock = threading.Lock()
+        self._door = threading.Lock()
+        self._closed = False
         self._waiting: queue.SimpleQueue[tuple[Asked, Future[Sampled]] | None] = queue.SimpleQueue()
         base = local.model.get_base_model() if hasattr(local.model, "get_base_model") else local.model
-        self._last_only = "logits_to_keep" in inspect.signature(base.forward).parameters
+        takes = inspect.signature(base.forward).parameters
+        self._last_only = "logits_to_keep" in takes
+        # It was called so up to transformers 5.23.
+        self._cache = "cache" if "cache" in takes else "past_key_values"
         self._thread = threading.Thread(target=self._work, name="rlm-dspy-sampler", daemon=True)
         self._thread.start()
 
     def ask(self, asked: Asked) -> Future[Sampled]:
-        """The answer, when there is one."""
+        """The answer, when there is one; cancelled where it is closed already."""
         answer: Future[Sampled] = Future()
-        self._waiting.put((asked, answer))
+        with self._door:
+            if self._closed:
+                answer.cancel()
+            else:
+                self._waiting.put((asked, answer))
         return answer
 
     @contextlib.contextmanager
@@ -94,8 +103,11 @@ class Sampler:
             yield
 
     def close(self) -> None:
-        """Answer what is being answered, and end."""
-        self._waiting.put(None)
+        """Answer what was asked, and end; idempotent."""
+        with self._door:
+            if not self._closed:
+                self._closed = True
+                self._waiting.put(None)
         self._thread.join()
 
     def _work(self) -> None:
@@ -137,9 +149,9 @@ class Sampler:
                         input_ids=ids,
                         attention_mask=mask,
                         position_ids=places,
-                        past_key_values=past,
                         use_cache=True,
                         **options,
+                        **{self._cache: past},
                     )
                     past = out.past_key_values
                     drawn = self._draw(out.logits[:, -1].float(), batch, said)

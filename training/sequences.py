@@ -1,10 +1,10 @@
 """What is learned, as tokens: sequences of token ids, and which of them the model itself has to say.
 
-Rows to fine-tune on (`rlm_dspy.rows`, `rlm_dspy.training.samples`) become sequences by the model's own chat template, and
-of each reply exactly the tokens are learned that the model samples when it is asked: from behind the template's head of
-an assistant's turn to the token that ends it. Replies of one conversation are one sequence as long as the template
-renders the earlier ones as they were said; where it does not (it drops their reasoning, say), the next reply begins a
-sequence of its own, as its request would.
+Rows to fine-tune on (`rlm_dspy.rows`, `rlm_dspy.training.samples`) become sequences by the model's own chat template,
+and of each reply exactly the tokens are learned that the model samples when it is asked: from behind the template's
+head of an assistant's turn to the token that ends it. Replies of one conversation are one sequence as long as the
+template renders the earlier ones as they were said; where it does not (it drops their reasoning, say), the next reply
+begins a sequence of its own, as its request would.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from rlm_dspy.errors import ConfigurationError
 
-__all__ = ["Sequence", "learned_messages", "read_rows", "sequences"]
+__all__ = ["Sequence", "learned_messages", "of_trace", "read_rows", "sequences"]
 
 Message = dict[str, Any]
 
@@ -34,6 +34,7 @@ class Sequence:
             sequences of rows.
         advantage: Of all its learned tokens; 1.0 for sequences of rows.
         seat: Whose, such as ``"agent"``.
+        temperature: At which it was sampled.
     """
 
     ids: list[int]
@@ -41,6 +42,7 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     advantage: float = 1.0
     seat: str = ""
+    temperature: float = 1.0
 
     @property
     def learned(self) -> int:
@@ -66,7 +68,8 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, Any]]:
         raise ConfigurationError(f"no rows: {place} is neither a file of JSON lines nor a folder with *.jsonl in it")
     rows: list[dict[str, Any]] = []
     for file in files:
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        # Not by ``splitlines``: a text may hold other ends of lines, such as U+2028, as they are.
+        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
             if not line.strip():
                 continue
             try:
@@ -107,9 +110,7 @@ def _plain(message: Message) -> Message:
     return {name: value for name, value in message.items() if name not in ("weight", "train")}
 
 
-def sequences(
-    row: Mapping[str, Any], tokenizer: Any, template: Mapping[str, Any] | None = None
-) -> Iterator[Sequence]:
+def sequences(row: Mapping[str, Any], tokenizer: Any, template: Mapping[str, Any] | None = None) -> Iterator[Sequence]:
     """A row as tokens.
 
     Args:
@@ -162,3 +163,27 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 
 def _ends(tokenizer: Any) -> set[int]:
     return {tokenizer.eos_token_id}
+
+
+def of_trace(trace: Any, advantage: float, seat: str) -> Iterator[Sequence]:
+    """What a seat said in a rollout, as verifiers has it of its training client: one sequence a branch.
+
+    A reply that several branches begin with is learned once, in the first.
+
+    Args:
+        trace: Of verifiers, of one seat.
+        advantage: Of the rollout.
+        seat: Its name.
+    """
+    temperatures = [getattr(call.sampling, "temperature", None) for call in trace.calls]
+    temperature = next((float(one) for one in temperatures if one is not None), 1.0)
+    seen: set[int] = set()
+    for branch in trace.branches:
+        mask: list[bool] = []
+        for node in branch.nodes:
+            again = node.sampled and id(node) in seen
+            mask += [False] * len(node.mask) if again else [bool(one) for one in node.mask]
+            if node.sampled:
+                seen.add(id(node))
+        if any(mask):
+            yield Sequence(list(branch.token_ids), mask, list(branch.logprobs), advantage, seat, temperature)

@@ -82,13 +82,14 @@ class Server:
         self._loop = asyncio.new_event_loop()
         self._ready: threading.Event = threading.Event()
         self._failed: OSError | None = None
+        self.sampler = Sampler(local, width=width, seed=seed)
         self._thread = threading.Thread(target=self._serve, args=(port,), name="rlm-dspy-serve", daemon=True)
         self._thread.start()
         self._ready.wait()
         if self._failed is not None:
             self._thread.join()
+            self.sampler.close()
             raise ConfigurationError(f"the port {port} cannot be had: {self._failed}. Name another one")
-        self.sampler = Sampler(local, width=width, seed=seed)
 
     def _serve(self, port: int) -> None:
         asyncio.set_event_loop(self._loop)
@@ -208,7 +209,8 @@ async def _answered(request: Any, answer: Any) -> Any:
     except _Refused as refused:
         said, kind, status = str(refused), "invalid_request_error", 400
     except (KeyError, TypeError, ValueError) as error:
-        said, kind, status = f"the request cannot be read: {type(error).__name__}: {error}", "invalid_request_error", 400
+        said = f"the request cannot be read: {type(error).__name__}: {error}"
+        kind, status = "invalid_request_error", 400
     except Exception as error:  # of the model: the next request may fare better
         said, kind, status = f"{type(error).__name__}: {error}", "server_error", 500
     return web.json_response({"error": {"message": said, "type": kind}}, status=status)

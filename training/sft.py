@@ -4,8 +4,8 @@
 
 The rows are those of `rlm_dspy.traces.sft_from_traces`, `rlm_dspy.optimizers.sft_rows` (in any form) or
 `rlm_dspy.training.samples`. Only what the model itself said is learned, token by token what it will sample later
-(`rlm_dspy.training.sequences`); observations, demonstrations and failed turns are read and not learned. What comes of it
-is a model folder that vLLM, or ``python -m rlm_dspy.training.serve``, serves.
+(`rlm_dspy.training.sequences`); observations, demonstrations and failed turns are read and not learned. What comes of
+it is a model folder that vLLM, or ``python -m rlm_dspy.training.serve``, serves.
 
 This needs ``pip install 'rlm-dspy[trl]'``.
 """
@@ -135,7 +135,7 @@ def sft(
         "max_length": None,
         "use_cpu": not on_gpu,
         "bf16": on_gpu,
-        "gradient_checkpointing": on_gpu,
+        _checkpointing(SFTConfig): on_gpu,
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",
@@ -161,6 +161,11 @@ def sft(
     local.save(folder)
     tuned.write(kind="sft", model=local.name, lora=local.lora, learning_rate=rate, seed=seed)
     return tuned
+
+
+def _checkpointing(config: Any) -> str:
+    # Renamed in transformers 5.24.
+    return next(name for name in ("activation_checkpointing", "gradient_checkpointing") if hasattr(config, name))
 
 
 def main(arguments: Several[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """A model to try the route on: random weights of Qwen3's kind, made here in a second; nothing is downloaded.
 
-It says nothing that makes sense, but everything round it is real: a byte-level tokenizer with Qwen3's special tokens and
-a chat template, weights that learn, and the format that transformers, vLLM and verifiers' renderers read.
+It says nothing that makes sense, but everything round it is real: a byte-level tokenizer with Qwen3's special tokens
+and a chat template, weights that learn, and the format that transformers, vLLM and verifiers' renderers read.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ SPECIAL = (
     *("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
 )
 TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% set silent = enable_thinking is defined and not enable_thinking %}"
+    "{% set head = '<|im_start|>assistant\n' + ('<think>\n\n</think>\n\n' if silent else '') %}"
+    "{% for m in messages %}{{ head if m['role'] == 'assistant' else '<|im_start|>' + m['role'] + '\n' }}"
+    "{{ m['content'] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}{{ head }}{% endif %}"
 )
+"""As verifiers' renderer of Qwen3 has it, turn by turn."""
 
 
 def make_tiny_model(

@@ -50,13 +50,13 @@ def advantages(rewards: Several[float], *, scaled: bool = False) -> list[float]:
     return [(reward - mean) / (spread or 1.0) for reward in rewards]
 
 
-def logprobs(local: LocalModel, sequence: Sequence, temperature: float = 1.0) -> Any:
-    """The logarithm of the probability of each token after those before it; 0.0 for the first. A tensor, with
-    gradients."""
+def logprobs(local: LocalModel, sequence: Sequence) -> Any:
+    """The logarithm of the probability of each token after those before it, at the sequence's temperature; 0.0 for the
+    first. A tensor, with gradients."""
     import torch
 
     ids = torch.tensor([sequence.ids], device=local.device)
-    logits = local.model(input_ids=ids, use_cache=False).logits[0, :-1].float() / (temperature or 1.0)
+    logits = local.model(input_ids=ids, use_cache=False).logits[0, :-1].float() / (sequence.temperature or 1.0)
     found = torch.log_softmax(logits, dim=-1).gather(1, ids[0, 1:, None])[:, 0]
     return torch.cat([found.new_zeros(1), found])
 
@@ -66,7 +66,6 @@ def update(
     learned: Iterable[Sequence],
     optimizer: Any,
     *,
-    temperature: float = 1.0,
     clip: float = 0.2,
     max_gradient: float = 1.0,
 ) -> Update:
@@ -76,7 +75,6 @@ def update(
         local: The model.
         learned: With the probabilities that they were sampled with.
         optimizer: Of torch, over the weights that are trained.
-        temperature: At which they were sampled.
         clip: How far the ratio of new to old probability may be from 1 to still count.
         max_gradient: Longer gradients are shortened to this.
     """
@@ -94,7 +92,7 @@ def update(
     for one in moving:
         mask = torch.tensor(one.mask, device=local.device)
         old = torch.tensor(one.logprobs, device=local.device)[mask]
-        difference = logprobs(local, one, temperature)[mask] - old
+        difference = logprobs(local, one)[mask] - old
         ratio = difference.exp()
         gain = torch.minimum(ratio * one.advantage, ratio.clamp(1 - clip, 1 + clip) * one.advantage)
         loss = -gain.sum() / done.tokens

@@ -20,10 +20,10 @@ import dspy
 from rlm_dspy import presets
 from rlm_dspy.cli import exits, objects, output, quiet
 from rlm_dspy.cli.compile_options import OPTIMIZERS
-from rlm_dspy.cli.models import models
+from rlm_dspy.cli.models import models, named_or_own
 from rlm_dspy.cli.out import OutFile
 from rlm_dspy.errors import ConfigurationError, MissingExtraError, RLMError
-from rlm_dspy.optimizers import evaluating, mended, previewed
+from rlm_dspy.optimizers import CompileResult, evaluating, feedback, mended, previewed
 from rlm_dspy.presets import Score
 from rlm_dspy.redact import error_text
 from rlm_dspy.rlm import RLM
@@ -59,7 +59,10 @@ def _compile(options: argparse.Namespace) -> int:
     metric = _metric(options.metric)
     inputs = _inputs(program)
     train, val = _examples(options, inputs)
-    root, sub = models(options.model, options.sub_model, options.api_base)
+    # A program may bring its LM, or its file may have configured one.
+    own = next((p.lm for _, p in program.named_predictors() if p.lm is not None), dspy.settings.lm)
+    root, sub = named_or_own(options.model, options.sub_model, options.api_base, own=own is not None)
+    root = own if root is None else root
     if sub is not None:
         for _, rlm in program.named_sub_modules(RLM):
             rlm.sub_lm = sub
@@ -71,6 +74,8 @@ def _compile(options: argparse.Namespace) -> int:
         if before is not None:
             say(f"before: {before}")
         compiled = _compiled(optimizer, program, train, val, options)
+        if isinstance(found := getattr(optimizer, "result", None), CompileResult):
+            say(str(found))
         after = _scored(compiled, val, metric, options) if val else None
     made = presets.write(
         options.out,
@@ -121,26 +126,12 @@ def _metric(spec: str) -> Callable[..., Any]:
     if spec == "tasks":
         from rlm_dspy import tasks
 
-        return tasks.score
+        return feedback(tasks.score)
     found = objects.find(spec, "--metric")
     if not callable(found):
         raise ConfigurationError(f"--metric {spec!r} is a {type(found).__name__}, not a function")
-    try:
-        inspect.signature(found).bind(None, None, None, None, None)
-    except TypeError:
-        # GEPA's has two more arguments; others' metrics need not have them.
-        def scored(
-            example: Any, prediction: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-        ) -> Any:
-            return found(example, prediction, trace)
-
-        # Not by ``functools.wraps``: what looks at its arguments would see those of the one within.
-        scored.__name__ = getattr(found, "__name__", "metric")
-        return scored
-    except ValueError:
-        pass
-    wrapped: Callable[..., Any] = found
-    return wrapped
+    # Whatever form it has, each optimiser gets a number of it, and GEPA the words too.
+    return feedback(found)
 
 
 def _inputs(program: dspy.Module) -> list[str]:
@@ -178,7 +169,8 @@ def _split(examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any],
 
 def _read(path: str, option: str, inputs: Sequence[str]) -> list[dspy.Example]:
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        # Not by ``splitlines``: a text may hold other ends of lines, such as U+2028, as they are.
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{option} {path}: {getattr(error, 'strerror', None) or error}") from None
     found = []
@@ -280,15 +272,36 @@ def _compiled(optimizer: Any, program: dspy.Module, train: Any, val: Any, option
 
 
 def _scored(program: dspy.Module, examples: Sequence[Any], metric: Any, options: argparse.Namespace) -> Score:
+    failed: list[Exception] = []
+
+    def scored(example: Any, prediction: Any, trace: Any = None) -> float:
+        try:
+            return float(metric(example, prediction, trace))
+        except Exception as error:
+            if getattr(prediction, "outcome", "") == "failed":
+                # Where there is no answer a metric may fail, and it is no fault of the metric's.
+                return 0.0
+            failed.append(error)
+            raise
+
     evaluate = dspy.Evaluate(
         devset=list(examples),
-        metric=metric,
+        metric=scored,
         num_threads=options.threads,
         display_progress=False,
         max_errors=len(examples) + 1,
         failure_score=0.0,
     )
-    results = evaluate(program).results
+    # Its line of the average is the one that is said here, with an interval.
+    logger = logging.getLogger("dspy.evaluate.evaluate")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        results = evaluate(program).results
+    finally:
+        logger.setLevel(level)
+    if len(failed) == len(results):
+        raise ConfigurationError(f"--metric {options.metric} failed on every example: {error_text(failed[-1])}")
     if not any(prediction.keys() for _, prediction, _ in results):
         raise RLMError("every example ended in an error; what it was is told by --debug, or by running the program")
     return Score.of([float(getattr(score, "score", score)) for _, _, score in results])

@@ -75,7 +75,9 @@ def add_parser(commands: Any) -> None:
     group.add_argument("--threads", metavar="N", type=number(int), default=4, help="runs at once (4)")
     group.add_argument("--folder", metavar="DIR", help="where an optimizer that can keeps its progress")
     group = parser.add_argument_group("models")
-    group.add_argument("--model", metavar="M", help="the root model, as for ask (default: $RLM_DSPY_MODEL)")
+    group.add_argument(
+        "--model", metavar="M", help="the root model, as for ask (default: $RLM_DSPY_MODEL, or the program's own)"
+    )
     group.add_argument("--sub-model", metavar="M", help="the model of llm_query (default: the program's, or the root)")
     group.add_argument("--api-base", metavar="URL", help="base URL of the model's server")
     group.add_argument("--teacher-model", metavar="M", help="plays the root while examples are made (bootstrap)")

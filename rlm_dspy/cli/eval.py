@@ -78,8 +78,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import dspy
-
     from rlm_dspy import evaluation, tasks
     from rlm_dspy.cli.ask_options import prices
 
@@ -88,8 +86,8 @@ def _run(options: argparse.Namespace) -> int:
     # Whatever is wrong with the task is found before a model is asked for.
     for tokens in options.tokens:
         tasks.iterate(options.n, tokens, options.seed, families, kinds)
-    root, sub = jobs.models(options)
     names = list(dict.fromkeys(word.strip() for word in options.program.split(",")))
+    root, sub = jobs.models(options, names)
     programs = [jobs.program(options, name, sub) for name in names]
     stop = evaluation.Stop()
     progress = _Progress(options, options.n * len(options.tokens) * len(programs))
@@ -102,7 +100,7 @@ def _run(options: argparse.Namespace) -> int:
         from rlm_dspy import tracking
 
         tracking.enable(options.experiment)
-    with dspy.context(lm=root), jobs.stopping(stop, "examples"):
+    with jobs.playing(root), jobs.stopping(stop, "examples"):
         report = evaluation.evaluate(
             programs,
             examples(),
@@ -158,10 +156,11 @@ class _Progress:
         if self._kept:
             output.say(f"{self._kept} of {self._total} are there from before")
             self._kept = 0
-        score = "error" if row["score"] is None else f"{row['score']:.2f}"
+        failed = row["score"] is None
+        how = " ".join(str(row["error"]).split())[:100] if failed else f"{row['score']:.2f} {row['outcome']}"
         limit = f" ({row['limit']})" if row["limit"] else ""
         cost = "?" if row["cost"] is None else f"${row['cost']:.4f}"
         output.say(
-            f"{self._done}/{self._total} {row['program']} {row['key']} {score} {row['outcome']}{limit} "
+            f"{self._done}/{self._total} {row['program']} {row['key']} {'error: ' if failed else ''}{how}{limit} "
             f"{row['seconds']:.1f} s {cost}"
         )

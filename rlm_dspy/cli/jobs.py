@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,7 +44,11 @@ def add_parser(commands: Any, name: str, text: str, description: str, more: str)
 def add_arguments(parser: Any) -> None:
     """The options of models, of the sandbox and of limits."""
     group = parser.add_argument_group("model")
-    group.add_argument("--model", metavar="M", help="the model, as for rlm-dspy ask (RLM_DSPY_MODEL)")
+    group.add_argument(
+        "--model",
+        metavar="M",
+        help="the model, as for rlm-dspy ask (RLM_DSPY_MODEL); programs of your own may bring theirs",
+    )
     group.add_argument("--sub-model", metavar="M", help="the model of sub-calls (default: the model)")
     group.add_argument("--api-base", metavar="URL", help="base URL of the model's server")
     group.add_argument("--temperature", metavar="T", type=number(float), help="of both models (default: theirs)")
@@ -128,11 +132,19 @@ def complete(options: argparse.Namespace) -> None:
             setattr(options, target, os.environ[variable])
 
 
-def models(options: argparse.Namespace) -> tuple[Any, Any]:
-    """The root LM and the sub-LM, without DSPy's cache unless it is asked for."""
-    from rlm_dspy.cli.models import models as named
+def models(options: argparse.Namespace, programs: Iterable[str]) -> tuple[Any, Any]:
+    """The root LM and the sub-LM, without DSPy's cache unless it is asked for.
 
-    root, sub = named(options.model, options.sub_model, options.api_base)
+    Args:
+        options: Of the command.
+        programs: Names of the programs. Where all of them are the user's, which may bring LMs of their own, none has
+            to be named; the root LM is None then.
+    """
+    from rlm_dspy.cli.models import named_or_own
+
+    root, sub = named_or_own(
+        options.model, options.sub_model, options.api_base, own=all(":" in name for name in programs)
+    )
     for lm in (root, sub):
         if lm is None:
             continue
@@ -160,8 +172,9 @@ def rlm_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What results depend on besides the keywords of `RLM`."""
-    from rlm_dspy.redact import redact
+    """What results depend on besides the keywords of `RLM`; it is kept in files, so no secret is in it."""
+    from rlm_dspy.redact import HIDDEN, redacted
+    from rlm_dspy.signatures.predictor import may_hold_a_key
 
     found = {
         "model": options.model,
@@ -169,9 +182,16 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
         "api_base": options.api_base,
         "temperature": options.temperature,
         "environment": options.environment or "local",
-        "env_opt": dict(options.env_opt),
+        "env_opt": {name: HIDDEN if may_hold_a_key(name) else value for name, value in options.env_opt},
     }
-    return {name: redact(value) if isinstance(value, str) else value for name, value in found.items() if value}
+    return {name: redacted(value) for name, value in found.items() if value}
+
+
+def playing(root: Any) -> contextlib.AbstractContextManager[Any]:
+    """DSPy's settings with that root LM; as they are where it is None, with what the program's file configured."""
+    import dspy
+
+    return contextlib.nullcontext() if root is None else dspy.context(lm=root)
 
 
 @contextlib.contextmanager

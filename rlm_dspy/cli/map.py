@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import Any
 
 from rlm_dspy.cli import exits, jobs, output
@@ -70,21 +71,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import dspy
-
     from rlm_dspy import evaluation
     from rlm_dspy.cli.ask_options import prices
     from rlm_dspy.evaluation import rows
 
     read = rows.read(options.file, options.format)
-    root, sub = jobs.models(options)
+    root, sub = jobs.models(options, [options.program])
     program = jobs.program(options, options.program, sub)
     named = options.program if ":" in options.program else None
     signature = options.signature or (None if named else DEFAULT_SIGNATURE)
     stop = evaluation.Stop()
     # Before signals are handled here, because Ray sets a handler of its own.
     cluster = None if options.ray is None else evaluation.Ray(options.ray)
-    with dspy.context(lm=root), jobs.stopping(stop, "rows"):
+    leaving = contextlib.nullcontext() if cluster is None else contextlib.closing(cluster)
+    with leaving, jobs.playing(root), jobs.stopping(stop, "rows"):
         done = evaluation.map_rows(
             program,
             read,
@@ -101,13 +101,11 @@ def _run(options: argparse.Namespace) -> int:
             seen=None if options.quiet else _say,
             ray=cluster,
         )
-    if cluster is not None:
-        cluster.close()
     if options.json:
         output.answer(output.json_text({"out": options.out, **done.to_dict()}))
     else:
         statuses = ", ".join(f"{count} {status}" for status, count in sorted(done.statuses.items())) or "none"
-        unknown = " known, and calls of unknown cost" if done.unpriced_calls else ""
+        unknown = " known, without the calls whose price is not (--price)" if done.unpriced_calls else ""
         output.answer(f"{done.rows} rows: {statuses}; ${done.spent:.4f}{unknown}")
     if stop.reason is not None:
         output.say(f"ended early: {stop.reason}; the same command goes on")

@@ -57,6 +57,15 @@ def models(
     return root_lm, _model(sub, api_base if _provider(sub) == _provider(root) else None, ("sub", "root"), threads)
 
 
+def named_or_own(
+    root: str | None, sub: str | None, api_base: str | None, *, own: bool
+) -> tuple[dspy.BaseLM | None, dspy.BaseLM | None]:
+    """As `models`; ``(None, None)`` where nothing is named and the programs may have LMs of their own (``own``)."""
+    if own and not (root or sub or os.environ.get(MODEL_VARIABLE)):
+        return None, None
+    return models(root, sub, api_base)
+
+
 def _model(name: str, api_base: str | None, policies: tuple[str, ...], threads: int | None = None) -> dspy.BaseLM:
     if name.startswith(_SCRIPTED):
         return _scripted(name, policies)

@@ -260,7 +260,11 @@ def _export(options: argparse.Namespace) -> int:
         made = f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
     if not file.write("\n".join(lines)):
         return exits.ERROR
-    output.say(f"written: {options.out}, {made}")
+    none = ""
+    if not lines:
+        wanted = "".join(f" and have the feedback {name}={value}" for name, value in options.feedback)
+        none = f": only runs are taken that were answered{wanted}; what there is, is told by: rlm-dspy traces list"
+    output.say(f"written: {options.out}, {made}{none}")
     return exits.SUBMITTED
 
 

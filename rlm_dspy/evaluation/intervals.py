@@ -25,16 +25,18 @@ def wilson(right: int, n: int, z: float = Z) -> tuple[float, float]:
 
 
 def bootstrap(scores: Sequence[float], resamples: int = RESAMPLES) -> tuple[float, float]:
-    """The percentile bootstrap interval of the mean (Efron and Tibshirani 1993, chapter 13) of scores in [0, 1].
+    """The percentile bootstrap interval of the mean (Efron and Tibshirani 1993, chapter 13).
 
-    The draws are the same each time. Equal scores have no spread to draw from; of n of them the interval is that of
-    Wilson, scaled to the side where the others could lie.
+    The draws are the same each time. Equal scores have no spread to draw from; of n of them in [0, 1] the interval is
+    that of Wilson, scaled to the side where the others could lie. Of others nobody knows where: it is their mean.
     """
     n = len(scores)
     if n == 0:
         return 0.0, 1.0
     first = scores[0]
     if all(score == first for score in scores):
+        if not 0 <= first <= 1:
+            return first, first
         reach_down, reach_up = 1 - wilson(n, n)[0], wilson(0, n)[1]
         return first * (1 - reach_down), first + (1 - first) * reach_up
     draw = random.Random(20_260_101).random

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rlm_dspy.errors import RecordingError
+from rlm_dspy.reading import claimed
 
 __all__ = ["LineFile", "text_of"]
 
@@ -63,16 +64,8 @@ class LineFile:
         self.close()
 
     def _claim(self) -> None:
-        try:
-            import fcntl
-        except ImportError:
-            return  # not on Windows, where the user has to see to it
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RecordingError(
-                f"another process writes to {self.path}: wait for it, or write to another place"
-            ) from None
+        if not claimed(self._file):
+            raise RecordingError(f"another process writes to {self.path}: wait for it, or write to another place")
 
     def _whole(self) -> int:
         """Where the last whole line ends."""

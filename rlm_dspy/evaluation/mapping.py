@@ -7,6 +7,8 @@ memory nor that folder grows with the file.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +27,7 @@ from rlm_dspy.evaluation.lines import LineFile
 from rlm_dspy.evaluation.measuring import as_program, lms_of_module
 from rlm_dspy.evaluation.on_ray import Ray
 from rlm_dspy.evaluation.ordered import Ordered
-from rlm_dspy.evaluation.results import changes, outputs_of, picodollars
+from rlm_dspy.evaluation.results import changes, outputs_of, picodollars, plain
 from rlm_dspy.evaluation.rows import Row, inputs_of
 from rlm_dspy.evaluation.work import Stop, check_threads, finished
 from rlm_dspy.prices import PICO, Prices
@@ -37,6 +39,8 @@ FORMAT = "rlm-dspy map"
 LEAST_AHEAD = 16
 """Rows that may be begun while one before them is still under way; four times the threads where that is more."""
 _FAILED = ("failed", "error")
+_LARGE = 1_000
+"""Characters of an input for all rows up to which the settings have it as it is."""
 
 
 @dataclass
@@ -108,7 +112,8 @@ def map_rows(
             threads of this process.
 
     Raises:
-        ConfigurationError: An argument cannot be used; ``out`` is of other settings, other rows, or not of `map_rows`.
+        ConfigurationError: An argument cannot be used; a table lacks a column that is asked for; ``out`` is of other
+            settings, other rows, or not of `map_rows`.
         RecordingError: ``out`` cannot be written, is damaged, or another process writes to it.
         KeyboardInterrupt: As it came; what is finished is in ``out``.
     """
@@ -117,8 +122,9 @@ def map_rows(
     module = chosen.of(signature)
     shape = signature_of(module) if signature is None else dspy.Signature(signature)
     keep, stop = list(keep), stop if stop is not None else Stop()
+    rows = _fitting(rows, shape, columns or {}, given or {}, keep)
     settings = {**chosen.settings, "program": chosen.name, "signature": None if shape is None else str(shape.signature)}
-    settings |= {"columns": dict(columns or {}), "given": dict(given or {}), "keep": keep}
+    settings |= {"columns": dict(columns or {}), "given": _told(given or {}), "keep": keep}
     job = _Job(Path(out), settings, retry)
     try:
         calling = RowCall(module, signature, columns, given, prices)
@@ -154,6 +160,33 @@ def map_rows(
         return job.end(stop.reason)
     finally:
         job.close()
+
+
+def _fitting(
+    rows: Iterable[Row], shape: Any, columns: Mapping[str, str], given: Mapping[str, Any], keep: list[str]
+) -> Iterator[Row]:
+    """The rows, where the names fit them. A table has the same columns in each row: the first one tells."""
+    if shape is not None:
+        for option, names in (("columns (--input)", columns), ("given (--set)", given)):
+            if strange := [name for name in names if name not in shape.input_fields]:
+                raise ConfigurationError(
+                    f"{option}: the program has no input {strange[0]!r}; it has {', '.join(shape.input_fields)}"
+                )
+    rows = iter(rows)
+    first = list(itertools.islice(rows, 1))
+    if first and first[0].text and first[0].error is None:
+        there = ", ".join(map(repr, list(first[0].values)[:12]))
+        for name, info in ({} if shape is None else shape.input_fields).items():
+            column = columns.get(name, name)
+            if name not in given and column not in first[0].values and (info.is_required() or name in columns):
+                raise ConfigurationError(
+                    f"there is no column {column!r} for the input {name!r}; there are {there}. "
+                    f"Name the column, columns={{{name!r}: ...}} (--input {name}=COLUMN), or one value for all rows, "
+                    f"given={{{name!r}: ...}} (--set {name}=TEXT)"
+                )
+        if missing := [column for column in keep if column not in first[0].values]:
+            raise ConfigurationError(f"keep (--keep): there is no column {missing[0]!r}; there are {there}")
+    return itertools.chain(first, rows)
 
 
 class RowCall:
@@ -204,11 +237,23 @@ def signature_of(module: Any) -> Any:
 def _line(row: Row, called: Called | str, keep: Iterable[str]) -> dict[str, Any]:
     line: dict[str, Any] = {"row": row.number, "input": row.digest}
     if keep:
-        line["kept"] = {name: row.values.get(name) for name in keep}
+        line["kept"] = {name: plain(row.values.get(name), limit=None) for name in keep}
     if isinstance(called, str):
         return {**line, "outputs": None, "status": "failed", "outcome": "unreadable", "limit": None, "error": called}
     outputs = None if called.prediction is None else outputs_of(called.prediction, limit=None)
     return {**line, "outputs": outputs, **called.figures()}
+
+
+def _told(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs as settings: without secrets, a large one by its hash."""
+    told = {}
+    for name, value in given.items():
+        data = plain(value, limit=None)
+        text = data if isinstance(data, str) else json.dumps(data, sort_keys=True)
+        if len(text) > _LARGE:
+            data = f"{len(text)} characters, sha256 {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        told[name] = data
+    return told
 
 
 class _Job:
@@ -274,7 +319,8 @@ class _Job:
         yield self._cost
         yield from map(picodollars, self.ordered.ahead.values())
         for line in _records(self._previous):
-            if line["status"] in _FAILED or line["row"] >= self.ordered.next:
+            taken_over = line["row"] < self.ordered.next or line["row"] in self.ordered.ahead
+            if line["status"] in _FAILED or not taken_over:
                 yield picodollars(line)
 
     def todo(self, rows: Iterable[Row]) -> Iterator[Row]:
@@ -329,6 +375,11 @@ class _Job:
         self.result.spent = self.spent / PICO
         if stopped is None and not self.ordered.ahead:
             self.ordered.remove_beside()
+            if self._spent is not None:
+                # What the failures cost that were tried again counts for max_cost as long as the file does.
+                for line in _records(self._previous):
+                    if line["status"] in _FAILED and picodollars(line):
+                        self._spent.append([{"row": line["row"], "known_cost": picodollars(line) / PICO}])
             self._previous.unlink(missing_ok=True)
         return self.result
 

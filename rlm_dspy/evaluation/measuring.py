@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -237,5 +239,9 @@ def _keep_trajectory(results: Results, item: _Item, called: Called) -> None:
         return
     folder = results.folder / "trajectories"
     folder.mkdir(exist_ok=True)
-    name = f"{item.program.name}-{item.key}".replace("/", "-").replace(":", "-")
-    trajectory.to_jsonl(folder / f"{name}.jsonl", values=False)
+    name = f"{item.program.name}-{item.key}"
+    plain = re.sub(r"[^\w.+-]", "-", name)[:150]
+    if plain != name.replace("/", "-"):
+        # Another program or example may come to the same name.
+        plain += f"-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    trajectory.to_jsonl(folder / f"{plain}.jsonl", values=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -23,7 +24,7 @@ from rlm_dspy.evaluation.calling import Called
 from rlm_dspy.evaluation.lines import LineFile
 from rlm_dspy.evaluation.programs import Program
 from rlm_dspy.prices import PICO
-from rlm_dspy.redact import redactor
+from rlm_dspy.redact import error_text, redacted, redactor
 from rlm_dspy.render import shorten
 
 __all__ = ["FILE", "Results", "digest_of", "key_of", "row_of"]
@@ -32,6 +33,7 @@ FILE = "results.jsonl"
 FORMAT = "rlm-dspy evaluation"
 SCHEMA = 1
 _SHOWN = 20_000
+_WORD = re.compile(r"[\w.+-]{1,60}")
 _ABOUT = ("trajectory", "usage", "outcome", "final_reasoning")
 _TOLD = ("family", "kind", "tokens", "seed", "template")
 
@@ -163,8 +165,23 @@ def picodollars(line: Mapping[str, Any]) -> int:
 
 def key_of(example: Any, number: int) -> str:
     """The name of an example: family, kind, tokens and seed where it is one of a task, and its number among such."""
-    parts = [str(example[name]) for name in ("family", "kind", "tokens", "seed") if name in example]
+    parts = [_part(example[name]) for name in ("family", "kind", "tokens", "seed") if name in example]
     return "/".join([*parts, str(number)])
+
+
+def _is_word(value: Any) -> bool:
+    if isinstance(value, str):
+        return _WORD.fullmatch(value) is not None
+    return isinstance(value, (int, float)) and abs(value) < 1e18
+
+
+def _part(value: Any) -> str:
+    """A word or number as it is; of anything else, which is no task's, a hash."""
+    if _is_word(value):
+        return str(value)
+    data = plain(value, limit=None)
+    text = data if isinstance(data, str) else json.dumps(data)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def digest_of(example: dspy.Example) -> str:
@@ -178,12 +195,15 @@ def row_of(
     program: str, key: str, digest: str, example: dspy.Example, called: Called, score: float | None
 ) -> dict[str, Any]:
     """A result as a line."""
-    names = [name for name in example.labels().keys() if name not in (*_TOLD, "signature", "depths")]
+    labels = example.labels()
+    names = [name for name in labels.keys() if not (name in _TOLD and _is_word(labels[name]))]
+    names = [name for name in names if name not in ("signature", "depths")]
     return {
         "program": program,
         "key": key,
         "example": digest,
-        **{name: example[name] for name in _TOLD if name in example},
+        # Of a task's examples. Others may have something else under these names, by which nothing is told apart.
+        **{name: example[name] for name in _TOLD if name in example and _is_word(example[name])},
         "gold": {name: plain(example[name]) for name in names},
         "answer": outputs_of(called.prediction),
         "score": score,
@@ -199,7 +219,18 @@ def outputs_of(prediction: Any, limit: int | None = _SHOWN) -> Any:
 
 
 def plain(value: Any, limit: int | None = _SHOWN) -> Any:
-    """``value`` as data without secrets, shortened to text beyond ``limit`` characters; NaN and infinities as text."""
-    data = to_jsonable_python(value, fallback=str, bytes_mode="base64", inf_nan_mode="strings")
-    text = redactor()(json.dumps(data))
-    return json.loads(text) if limit is None or len(text) <= limit else shorten(text, limit)
+    """``value`` as data without secrets, shortened to text beyond ``limit`` characters; NaN and infinities as text.
+
+    Never raises, because what it is made of has been paid for: what has no form as data is its ``repr``.
+    """
+    try:
+        data = to_jsonable_python(value, fallback=str, bytes_mode="base64", inf_nan_mode="constants")
+        text = json.dumps(redacted(data))
+        if limit is None or len(text) <= limit:
+            return json.loads(text, parse_constant=str)
+    except Exception as error:  # it holds itself, is too deep, has an integer too long to write, fails to be a text
+        try:
+            text = redactor()(repr(value))
+        except Exception:
+            return f"[{type(value).__name__} that cannot be written: {error_text(error, 200)}]"
+    return text if limit is None else shorten(text, limit)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -20,6 +22,7 @@ __all__ = ["FORMATS", "Row", "inputs_of", "read"]
 FORMATS = ("jsonl", "csv", "tsv")
 _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 _LONGEST_FIELD = 2**31 - 1
+_OPEN = "a quotation mark is opened in line {} and closed nowhere: all behind it was read as one field"
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,12 @@ def read(path: str | PathLike[str], form: str | None = None) -> Iterator[Row]:
     if chosen not in FORMATS:
         raise ConfigurationError(f"{path}: say what it is, one of {', '.join(FORMATS)} (--format)")
     try:
-        with open(path, "rb"):
-            pass
+        with open(path, "rb") as file:
+            begins = file.read(2)
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror or error}") from error
+    if begins in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise ConfigurationError(f"{path} is UTF-16: make it UTF-8, as by iconv -f UTF-16 -t UTF-8")
     return _json_lines(path) if chosen == "jsonl" else _csv(path, "\t" if chosen == "tsv" else ",")
 
 
@@ -74,6 +79,11 @@ def _json_lines(path: str | PathLike[str]) -> Iterator[Row]:
             try:
                 values = json.loads(data)
             except (ValueError, RecursionError) as raised:
+                if number == 0 and data.startswith(b"["):
+                    raise ConfigurationError(
+                        f"{path} is one JSON array, and no JSON Lines, which have an object in every line: make it so, "
+                        "as by jq -c '.[]'"
+                    ) from None
                 error = f"line {place} is no JSON: {raised}"
             if error is None and not isinstance(values, dict):
                 error = f"line {place} is no JSON object, which gives a value for each input"
@@ -85,18 +95,41 @@ def _csv(path: str | PathLike[str], delimiter: str) -> Iterator[Row]:
     if csv.field_size_limit() < _LONGEST_FIELD:
         csv.field_size_limit(_LONGEST_FIELD)
     with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        lines = csv.reader(file, delimiter=delimiter)
-        head = next(lines, [])
-        number = 0
+        source = _Lines(file)
+        lines = csv.reader(source, delimiter=delimiter)
+        head = next(filter(None, lines), [])
+        if source.ended and head:
+            raise ConfigurationError(f"{path}: {_OPEN.format(1)}")
+        if twice := sorted(name for name, times in Counter(head).items() if name and times > 1):
+            raise ConfigurationError(f"{path} has two columns {twice[0]!r}: give each a name of its own")
+        number, begins = 0, lines.line_num + 1
         for fields in lines:
+            place, begins = begins, lines.line_num + 1
             if not fields:
                 continue
             digest = hashlib.sha256(json.dumps([head, fields]).encode()).hexdigest()[:16]
             error = None
             if len(fields) != len(head):
                 error = f"line {lines.line_num} has {len(fields)} fields, and there are {len(head)} columns"
+            if source.ended:
+                error = _OPEN.format(place)
             yield Row(number, digest, {} if error else dict(zip(head, fields, strict=True)), error, text=True)
             number += 1
+
+
+class _Lines(Iterator[str]):
+    """The lines of a file, and whether more were asked for than there are: only a row that is not closed does that."""
+
+    def __init__(self, file: Iterator[str]) -> None:
+        self._file = file
+        self.ended = False
+
+    def __next__(self) -> str:
+        try:
+            return next(self._file)
+        except StopIteration:
+            self.ended = True
+            raise
 
 
 def inputs_of(
@@ -137,7 +170,12 @@ def _typed(name: str, text: str, annotation: Any) -> Any:
     """A text of a CSV file as a value of the input's type: as it is, or else as JSON."""
     if annotation in (str, Any):
         return text
-    adapter = pydantic.TypeAdapter(annotation)
+    try:
+        adapter = pydantic.TypeAdapter(annotation)
+    except Exception:  # a class that pydantic has no schema for
+        raise ValueError(
+            f"the input {name!r} is no type that a text of CSV can be made: give the rows in Python"
+        ) from None
     try:
         return adapter.validate_strings(text)
     except pydantic.ValidationError:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import rlm_dspy
 from rlm_dspy import kept
 from rlm_dspy.errors import ConfigurationError
-from rlm_dspy.redact import error_text, redactor
+from rlm_dspy.redact import error_text, redacted
 
 if TYPE_CHECKING:
     import dspy
@@ -89,6 +89,13 @@ class Preset:
     date: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        made = f" by {self.recipe['optimizer']}" if "optimizer" in self.recipe else ""
+        day = f", {self.date}" if self.date else ""
+        scores = {"before": self.before, "after": self.after}
+        told = [self.description, *(f"{name} {score}" for name, score in scores.items() if score is not None)]
+        return "; ".join([f"{self.name}: for {self.model or 'any model'}{made}{day}", *filter(None, told)])
+
 
 def names() -> tuple[str, ...]:
     """The presets that come with rlm-dspy."""
@@ -118,10 +125,11 @@ def read(source: str | PathLike[str]) -> Preset:
             ) from None
         name = path.stem
     try:
-        state = dict(json.loads(text))
-        about = dict(state.pop(KEY, {}))
+        state = _object(json.loads(text), "a preset")
+        about = _object(state.pop(KEY, {}), KEY)
         if int(about.get("schema", SCHEMA)) > SCHEMA:
             raise ConfigurationError(f"{source} has schema {about['schema']}, this rlm-dspy reads up to {SCHEMA}")
+        _check(state, about)
         known_fields = Preset.__dataclass_fields__.keys() - {"state", "before", "after", "name"}
         return Preset(
             name=str(about.get("name") or name),
@@ -134,6 +142,28 @@ def read(source: str | PathLike[str]) -> Preset:
         if isinstance(error, ConfigurationError):
             raise
         raise ConfigurationError(f"{source} is no preset: {error}") from None
+
+
+def _object(given: Any, name: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise ValueError(f"{name} must be a JSON object")
+    return dict(given)
+
+
+def _check(state: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """Refuse what would fail much later, and what no file of somebody else may decide.
+
+    Raises:
+        ValueError: Something is of another kind, or options say where code runs.
+    """
+    for name in ("options", "recipe", "versions"):
+        _object(about.get(name, {}), name)
+    if where := sorted({"interpreter", "interpreter_factory"} & about.get("options", {}).keys()):
+        raise ValueError(f"its options hold {where[0]!r}: where code runs is yours to say, as RLM({where[0]}=...)")
+    for name, entry in state.items():
+        demos = entry.get("demos", []) if isinstance(entry, dict) else []
+        if not (isinstance(demos, list) and all(isinstance(demo, dict) for demo in demos)):
+            raise ValueError(f"the demonstrations of {name} must be a list of JSON objects")
 
 
 def _score(given: Any) -> Score | None:
@@ -175,6 +205,10 @@ def write(
     metadata = saved.pop("metadata", {})
     state = without_lms(saved)
     versions = {"rlm_dspy": rlm_dspy.__version__, "dspy": str(metadata.get("dependency_versions", {}).get("dspy", ""))}
+    try:
+        _check({}, {"options": dict(options or {})})
+    except ValueError as error:
+        raise ConfigurationError(f"no preset: {error}") from None
     made = Preset(
         name=name or target.stem,
         model=model,
@@ -190,10 +224,9 @@ def write(
     about = {"schema": SCHEMA, **{key: value for key, value in asdict(made).items() if key != "state"}}
     whole = {KEY: about, **state, "metadata": metadata}
     try:
-        text = json.dumps(whole, indent=2, ensure_ascii=False)
+        text = json.dumps(redacted(whole), indent=2, ensure_ascii=False)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"a preset is JSON, and something in this one is not: {error}") from None
-    text = redactor()(text)
     kept.atomically(target, lambda file: file.write(text.encode("utf-8", "backslashreplace") + b"\n"))
     target.chmod(0o644)
     return made

@@ -21,6 +21,7 @@
     models.py      RLMs as MLflow models, without keys
     page.py        the page of a trajectory as an artefact
     versions.py    of the packages
+    _compat.py     what leans on private parts of MLflow
     store.py       where traces go, and what is done about one that does not answer
 
 Everything is made from the events of runs (`rlm_dspy.subscribe`) and from DSPy's callbacks. MLflow comes with the extra

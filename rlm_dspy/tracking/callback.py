@@ -32,6 +32,7 @@ from rlm_dspy.run import Run
 from rlm_dspy.signatures.predictor import RolePredict
 from rlm_dspy.testing import ScriptedLM
 from rlm_dspy.tracking import spans
+from rlm_dspy.tracking._compat import forget_last
 from rlm_dspy.tracking.capped import Clip, size
 from rlm_dspy.tracking.evaluations import Evaluations
 from rlm_dspy.tracking.leaves import asked, measured, settings_of
@@ -112,6 +113,7 @@ class Tracker(MlflowCallback):
         if tree is not None:
             made = Open(name, kind, span_type, self._clip, tree, parent)
         else:
+            writer.own()
             made = Open(name, kind, span_type, self._clip, Tree(writer, inline=parent is not None), parent)
             made.tree.outermost, late = made, False
             made.within_run = source()
@@ -315,6 +317,7 @@ class Tracker(MlflowCallback):
         metric = _metric(inputs.get("metric")) or instance.metric
         self._evaluations.evaluate(call_id, instance, inputs, metric)
         self._scores.begin(call_id, metric)
+        forget_last()
 
     def on_evaluate_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
         """Its end."""

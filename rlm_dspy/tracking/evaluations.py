@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -139,12 +140,16 @@ class Evaluations:
             row = [number, value, why, None, None, None, traces.get(id(prediction)), labels, outputs]
             if facts is not None:
                 row[3:6] = [str(prediction.outcome), facts.usage.turns, facts.total.cost]
-            data.append([one if isinstance(one, (int, float)) or one is None else self._short(one) for one in row])
+            data.append([one if _is_json(one) else self._short(one) for one in row])
         return json.dumps({"columns": columns, "data": data}, ensure_ascii=False)
 
     def _short(self, value: Any) -> str:
         text = value if isinstance(value, str) else json.dumps(self._clip.value(value), ensure_ascii=False, default=str)
         return self._clip.clean(text[: _SHORT + 4_096])[:_SHORT]
+
+
+def _is_json(value: Any) -> bool:
+    return value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _facts(prediction: Any) -> Facts | None:

@@ -11,20 +11,21 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import dspy
 import mlflow
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
-from mlflow.tracking.fluent import _active_run_stack, _get_experiment_id
 
 from rlm_dspy._aio import threads
 from rlm_dspy._compat import carried
 from rlm_dspy.prices import Prices
 from rlm_dspy.redact import error_text
+from rlm_dspy.tracking._compat import activate, deactivate, experiment_id
 from rlm_dspy.tracking.capped import Clip
 from rlm_dspy.tracking.datasets import preview
 from rlm_dspy.tracking.record import Record, Work
@@ -37,6 +38,9 @@ logger = logging.getLogger("rlm_dspy.tracking")
 SETTING = "rlm_dspy_record"
 """The name in DSPy's settings, which DSPy hands on to threads of its own."""
 _PARENT = "mlflow.parentRunId"
+_REFUSED = re.compile(r"[^/\w.\- :]")
+_AT_ONCE = 100
+T = TypeVar("T")
 
 
 def current() -> Record | None:
@@ -85,7 +89,7 @@ class Runs:
             record.attach(adopt.info.run_id, lambda work: self._later(record, work))
         elif self._store.ready() and (run := self._create(record, dict(tags or {}))) is not None:
             record.attach(run.info.run_id, lambda work: self._later(record, work))
-            _active_run_stack.get().append(run)
+            activate(run)
         if record.run_id is not None:
             record.log_params(versions())
         carrying = carried(SETTING, record)
@@ -101,18 +105,19 @@ class Runs:
                 carrying.__exit__(None, None, None)
         except ValueError:
             pass  # in a context of its own, which ends with it
-        stack = _active_run_stack.get()
-        stack[:] = [one for one in stack if one is not run]
+        deactivate(run)
         seconds, at = time.time() - record.started, int(time.time() * 1000)
         why = None if error is None else error_text(error)
 
         def finish(to: _Sink, run_id: str) -> None:
-            record.settle(_prices.of)
-            to.metrics({**record.facts.metrics(), "seconds": seconds}, 0, at)
-            if why is not None:
-                to.tags({"rlm_dspy.error": why})
-            if run is not None:
-                to.client.update_run(run_id, status="FINISHED" if error is None else _status(error))
+            try:
+                record.settle(_prices.of)
+                to.metrics({**record.facts.metrics(), "seconds": seconds}, 0, at)
+                if why is not None:
+                    to.tags({"rlm_dspy.error": why})
+            finally:
+                if run is not None:
+                    to.client.update_run(run_id, status="FINISHED" if error is None else _status(error))
 
         self._later(record, finish)
 
@@ -127,12 +132,12 @@ class Runs:
             # In a thread of DSPy's own, of which MLflow knows no active run.
             tags[_PARENT] = within.run_id
         tags |= {"mlflow.source.name": os.path.basename(sys.argv[0] or "python"), "mlflow.source.type": "LOCAL"}
-        texts = {name: self._clip.clean(str(value)) for name, value in tags.items()}
+        texts = _texts(tags, self._clip, 5_000)
         given_up: list[bool] = []
 
         def create() -> mlflow.ActiveRun:
             client = mlflow.MlflowClient(self._store.uri)
-            experiment = above.info.experiment_id if above is not None else _get_experiment_id()
+            experiment = above.info.experiment_id if above is not None else experiment_id()
             made = client.create_run(experiment, tags={"mlflow.user": _user(), **texts}, run_name=record.name)
             if given_up:
                 client.update_run(made.info.run_id, status="KILLED")
@@ -180,22 +185,32 @@ class _Sink:
 
     def params(self, params: Mapping[str, Any]) -> None:
         """Each at its first value: MLflow takes no other."""
-        given = {str(name): self._clip.clean(str(value))[:500] for name, value in params.items() if value is not None}
+        given = _texts({name: value for name, value in params.items() if value is not None}, self._clip, 500)
         known = self.client.get_run(self._run_id).data.params
         new = [Param(name, value) for name, value in given.items() if name not in known]
-        if new:
-            self.client.log_batch(self._run_id, params=new)
+        for some in _batches(new):
+            self.client.log_batch(self._run_id, params=some)
 
     def metrics(self, metrics: Mapping[str, float], step: int, at: int) -> None:
         """Finite ones."""
-        known = [Metric(n, float(v), at, step) for n, v in metrics.items() if v is not None and math.isfinite(v)]
-        if known:
-            self.client.log_batch(self._run_id, metrics=known)
+        numbers: dict[str, float] = {}
+        for name, value in metrics.items():
+            try:
+                number = math.nan if value is None else float(value)
+            except OverflowError:
+                continue
+            except (TypeError, ValueError):
+                logger.warning("the metric %r is left out: %r is no number", str(name)[:100], type(value).__name__)
+                continue
+            if math.isfinite(number):
+                numbers[named(self._clip.clean(str(name)))] = number
+        for some in _batches([Metric(name, number, at, step) for name, number in numbers.items()]):
+            self.client.log_batch(self._run_id, metrics=some)
 
     def tags(self, tags: Mapping[str, Any]) -> None:
         """All of them."""
-        texts = {str(name): self._clip.clean(str(value))[:5_000] for name, value in tags.items()}
-        self.client.log_batch(self._run_id, tags=[RunTag(name, value) for name, value in texts.items()])
+        for some in _batches([RunTag(name, text) for name, text in _texts(tags, self._clip, 5_000).items()]):
+            self.client.log_batch(self._run_id, tags=some)
 
     def text(self, text: str, file: str) -> None:
         """As an artefact."""
@@ -208,6 +223,30 @@ class _Sink:
         self.client.log_inputs(self._run_id, [DatasetInput(told, [])])
         self.params({f"{name}.rows": len(rows), f"{name}.digest": hashed})
         self.text(preview(rows, self._clip), f"{name}_preview.json")
+
+
+def named(name: str) -> str:
+    """``name`` with what MLflow refuses in names replaced: one such name would cost all that is logged with it."""
+    parts = _REFUSED.sub("_", name)[:250].split("/")
+    return "/".join(part for part in parts if part not in ("", ".", "..")) or "_"
+
+
+def _texts(given: Mapping[str, Any], clip: Clip, most: int) -> dict[str, str]:
+    """By names that MLflow takes, without secrets."""
+    texts = {}
+    for name, value in given.items():
+        try:
+            text = str(value)
+        except Exception:  # of a class of the user's own
+            text = type(value).__name__
+        texts[named(clip.clean(str(name)))] = clip.clean(text)[:most]
+    return texts
+
+
+def _batches(items: list[T]) -> Iterator[list[T]]:
+    """As many at once as MLflow takes."""
+    for start in range(0, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]
 
 
 def rows_of(given: Any) -> Iterable[Any] | None:

@@ -63,12 +63,12 @@ class Record:
     # ---------------------------------------------------------------------------------------- what the user logs
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Log parameters; as texts, without secrets, cut after 500 characters."""
+        """Log parameters; as texts, without secrets, cut after 500 characters; ``_`` for what names cannot have."""
         given = dict(params)
         self.do(lambda to: to.params(given))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
-        """Log numbers; what is None or not finite is left out."""
+        """Log numbers; what is None, not finite or no number is left out."""
         given, at = dict(metrics), int(time.time() * 1000)
         self.do(lambda to: to.metrics(given, step, at))
 

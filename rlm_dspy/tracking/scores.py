@@ -12,6 +12,7 @@ from typing import Any
 import dspy
 import mlflow
 
+from rlm_dspy.redact import error_text
 from rlm_dspy.tracking.capped import Clip
 from rlm_dspy.tracking.writer import Writer
 
@@ -29,6 +30,7 @@ class Scores:
     def __init__(self, writer: Writer, clip: Clip) -> None:
         self._writer = writer
         self._clip = clip
+        self._told = False
         self._names: dict[str, str] = {}
         # With the prediction itself, so that no other one comes to have its id.
         self._traces: dict[int, tuple[Any, str]] = {}
@@ -71,5 +73,10 @@ class Scores:
             value, why = score, None
             if isinstance(score, dspy.Prediction):
                 value, why = score.get("score"), score.get("feedback")
-            rationale = None if why is None else self._clip.line(str(why))
-            mlflow.log_feedback(trace_id=trace_id, name=name, value=value, rationale=rationale)
+            try:
+                rationale = None if why is None else self._clip.line(str(why))
+                mlflow.log_feedback(trace_id=trace_id, name=name, value=value, rationale=rationale)
+            except Exception as error:  # such as a score that is no number, which says nothing of the others
+                level = logging.DEBUG if self._told else logging.WARNING
+                self._told = True
+                logger.log(level, "a score could not be logged: %s", error_text(error, 500))

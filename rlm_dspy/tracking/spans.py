@@ -2,15 +2,14 @@
 
 An MLflow span takes a third of a millisecond, and a sub-call of a fast server two. So only what somebody else's spans
 may come to lie in is begun at once (RLMs, turns, executions, tools, modules); all else is noted, and made of the notes
-later, with the times that were noted. What leans on MLflow beyond its documentation is here:
+later, with the times that were noted. What is public in MLflow and not documented is used here, what is private in
+`rlm_dspy.tracking._compat`:
 
 | what | why (MLflow 3.17) |
 |---|---|
 | `set_span_in_context`, `detach_span_from_context` | the only way to make a span current between two callbacks |
 | `mlflow_runtime_context` | whether another span has become current, told without looking it up |
 | `SpanAttributeKey`, `TraceMetadataKey` | names of what MLflow makes its token, cost and run columns of |
-| `_active_run_stack`, `_get_experiment_id` (in `mlruns.py`) | a run that is active, begun beside the program |
-| `_set_last_active_trace_id` | for ``mlflow.get_last_active_trace_id`` after a call, whose trace another thread ends |
 | `maybe_get_request_id` | whether ``mlflow.genai.evaluate`` waits for the trace |
 """
 
@@ -26,12 +25,12 @@ from typing import Any, Protocol
 import mlflow
 from mlflow.entities import SpanEvent, SpanStatus, SpanStatusCode, SpanType
 from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey
-from mlflow.tracing.fluent import _set_last_active_trace_id
 from mlflow.tracing.provider import detach_span_from_context, mlflow_runtime_context, set_span_in_context
 from mlflow.tracing.utils import maybe_get_request_id
 
 from rlm_dspy import events as ev
 from rlm_dspy.traces.reading import EVENTS
+from rlm_dspy.tracking._compat import forget_last, set_last_trace
 from rlm_dspy.tracking.capped import Clip
 
 __all__ = ["Open", "SpanAttributeKey", "SpanType", "Tree", "current", "evaluating", "innermost", "tag"]
@@ -201,9 +200,11 @@ class Tree:
         if self._inline or evaluating():
             self._writer.write(taken)
             return
-        if self._over and not self.scored:
-            # For who asks for it in this thread. MLflow would log scores on it, before it is in the store.
-            _set_last_active_trace_id(span.span.trace_id)
+        if self._over and self.scored:
+            forget_last()
+        elif self._over:
+            # For who asks for it in this thread.
+            set_last_trace(span.span.trace_id)
         self._writer.put(taken)
 
 

@@ -9,6 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import mlflow
+import mlflow.tracing
+
 from rlm_dspy._compat import before_threads_end
 from rlm_dspy.tracking.spans import Open
 
@@ -56,7 +59,7 @@ class Writer:
 
     def put(self, spans: Sequence[Open]) -> None:
         """Have ``spans`` written; returns at once."""
-        self._own()
+        self.own()
         with self._lock:
             if self._waiting + len(spans) > MOST:
                 if not self._dropped:
@@ -69,15 +72,18 @@ class Writer:
 
     def later(self, work: Callable[[], object]) -> None:
         """Have ``work`` done in the thread, after what was given before."""
-        self._own()
+        self.own()
         with self._lock:
             self._start()
         self._work.put(work)
 
-    def _own(self) -> None:
-        """In a process that was forked there is no thread, and what waited is its parent's."""
+    def own(self) -> None:
+        """Before a span begins: in a process that was forked there is no thread, neither ours nor MLflow's,
+        and what waited is its parent's."""
         if self._pid != os.getpid():
             self._reset()
+            # Else MLflow would queue traces for a thread that is not there, and wait for it when they are flushed.
+            mlflow.tracing.reset()
 
     def _start(self) -> None:
         if self._thread is None:

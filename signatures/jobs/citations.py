@@ -46,7 +46,7 @@ class ReadPassage(dspy.Signature):
 
 @metric
 def score(example: Any, prediction: Any) -> float:
-    """Right answer × share of quotes that are true × share of the wanted documents that are cited.
+    """Right answer × share of different quotes that are true × share of the wanted documents that are cited.
 
     The gold is ``answer`` (compared as normalised text) and, where there is one, ``sources``, the names of documents
     that have to be cited. A quote is true if it stands in the document that it names, and is `SHORTEST` to `LONGEST`
@@ -59,12 +59,14 @@ def score(example: Any, prediction: Any) -> float:
     if normalised(value(example, "answer")) == "not stated":
         return float(not citations)
     documents = {name: spaced(text) for name, text in value(example, "documents").items()}
-    true = [value(c, "document") for c in citations if _stands(value(c, "quote"), documents[value(c, "document")])]
-    return len(true) / len(citations) * covered(value(example, "sources"), set(true)) if citations else 0.0
+    # One true quote, given a hundred times, is no more than once.
+    quotes = {(value(c, "document"), spaced(value(c, "quote"))) for c in citations}
+    true = [name for name, quote in quotes if _stands(quote, documents.get(name, ""))]
+    return len(true) / len(quotes) * covered(value(example, "sources"), set(true)) if quotes else 0.0
 
 
-def _stands(quote: Any, document: str) -> bool:
-    return isinstance(quote, str) and SHORTEST <= len(spaced(quote)) <= LONGEST and spaced(quote) in document
+def _stands(quote: str, document: str) -> bool:
+    return SHORTEST <= len(quote) <= LONGEST and quote in document
 
 
 CITATIONS = Job(

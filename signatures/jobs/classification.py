@@ -31,10 +31,14 @@ class ClassifyText(dspy.Signature):
 
 @metric
 def score(example: Any, prediction: Any) -> float:
-    """The share of texts with the gold category, which ``assigned`` has in their order; 0.0 for another number."""
+    """The share of texts with the gold category, which ``assigned`` has in their order; 0.0 for another number.
+
+    Where there are no texts, no category is right."""
     gold, given = value(example, "assigned"), value(prediction, "assigned")
     if not isinstance(given, list) or len(given) != len(gold):
         return 0.0
+    if not gold:
+        return 1.0
     return sum(isinstance(ours, str) and ours == right for ours, right in zip(given, gold, strict=True)) / len(gold)
 
 
@@ -42,7 +46,7 @@ def classification(categories: Mapping[str, str] | Sequence[str]) -> Job:
     """The job for categories that are known beforehand: no other can be given, by the root or by a sub-call.
 
     Args:
-        categories: Their names, or each with what it means; give the latter to calls as ``categories`` too.
+        categories: Their names, or each with what it means. Calls need no ``categories`` then: these are the default.
 
     Raises:
         ValueError: There are fewer than two, or one is there twice.
@@ -52,10 +56,13 @@ def classification(categories: Mapping[str, str] | Sequence[str]) -> Job:
         raise ValueError(f"classification takes two categories or more, each once, not {categories!r}")
     one: Any = Literal[names]
     said = dict(categories) if isinstance(categories, Mapping) else dict.fromkeys(names, "")
+    # The meaning of names is not known here, so the example that a job has is one without texts.
     example = dspy.Example(texts=[], categories=said, assigned=[]).with_inputs("texts", "categories")
+    known = dspy.InputField(desc="each category and what it means", default=said)
+    signature = ClassifyTexts.delete("categories").append("categories", known, dict[str, str])
     return Job(
         name="classification",
-        signature=ClassifyTexts.with_updated_fields("assigned", type_=list[one]),
+        signature=signature.with_updated_fields("assigned", type_=list[one]),
         sub_calls={"classify": ClassifyText.with_updated_fields("category", type_=one)},
         score=score,
         example=example,

@@ -52,11 +52,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a program, a script that plays its model, and examples."""
     (tmp_path / "program_of_test.py").write_text(PROGRAM)
     (tmp_path / "script.py").write_text(SCRIPT)
+    note = "kept\u2028whole"
     rows = [
-        {"text": f"{kind} text number w{n}", "query": f"The last word of {n}?", "answer": f"w{n}", "note": "kept"}
+        {"text": f"{kind} text number w{n}", "query": f"The last word of {n}?", "answer": f"w{n}", "note": note}
         for n, kind in enumerate(["easy", "hard", "hard", "easy", "hard", "hard"])
     ]
-    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    # As they are: JSON leaves all ends of lines in texts but two.
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    (tmp_path / "train.jsonl").write_text("".join(lines), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in ("program_of_test", "toy_of_test", "toy"):
@@ -96,6 +99,24 @@ def test_a_program_is_compiled_and_its_file_loads_everywhere(folder: Path, capsy
     assert capsys.readouterr().out == "?\n"
 
 
+def test_a_program_may_bring_its_model(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RLM_DSPY_MODEL", raising=False)
+    without = [word for word in arguments("--quiet", "--no-score") if word not in ("--model", "scripted:script.py")]
+    assert main(without) == exits.USAGE
+    assert "no model: give --model" in capsys.readouterr().err
+    Path("program_of_test.py").write_text(
+        PROGRAM
+        + "import script\nfrom rlm_dspy.testing import ScriptedLM\n\n"
+        + "rlm.set_lm(ScriptedLM(script.root, model='own/one'))\n"
+    )
+    sys.path.insert(0, str(folder))
+    monkeypatch.delitem(sys.modules, "program_of_test", raising=False)
+    assert main(without) == exits.SUBMITTED
+    assert presets.read("made.json").model == "own/one"
+
+
 def test_a_file_that_is_there_stays_and_nothing_is_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("made.json").write_text("mine")
     assert main(arguments()) == exits.USAGE
@@ -126,6 +147,34 @@ def test_what_is_wrong_is_told_before_anything_is_run(
     Path("few.jsonl").write_text('{"text": "?", "query": "?"}\n')
     assert main([change.get(word, word) for word in arguments()]) == exits.USAGE
     assert said in capsys.readouterr().err and not Path("made.json").exists()
+
+
+@pytest.mark.parametrize("gives", ["None", "float('nan')", "{'feedback': 'no score'}", "labels"])
+def test_a_metric_that_gives_no_number_is_told_before_anything_is_learned(
+    gives: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.py").write_text(f"def metric(example, prediction):\n    return {gives}\n")
+    changed = [{"program_of_test.py:exact": "bad.py:metric"}.get(word, word) for word in arguments("--quiet")]
+    assert main(changed) == exits.USAGE
+    said = capsys.readouterr().err
+    assert "--metric bad.py:metric failed on every example" in said and not Path("made.json").exists()
+    assert ("labels" if gives == "labels" else "a metric gives") in said
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "def metric(example, prediction): return prediction.answer == example.answer",
+        "def metric(example, prediction, trace=None): return {'score': prediction.answer == example.answer}",
+        "def metric(example, prediction, trace, name, calls): return float(prediction.answer == example.answer)",
+    ],
+)
+def test_metrics_of_every_form_are_taken(metric: str, folder: Path) -> None:
+    Path("other.py").write_text(metric)
+    changed = [{"program_of_test.py:exact": "other.py:metric"}.get(word, word) for word in arguments("--quiet")]
+    assert main(changed) == exits.SUBMITTED
+    after = presets.read("made.json").after
+    assert after is not None and after.mean == 1.0
 
 
 def test_an_optimizer_is_given_what_it_takes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlm_dspy.cli import exits, main
+from rlm_dspy.cli import exits, jobs, main
 from rlm_dspy.cli.parser import parse
 
 # A root that counts and finds by looking at the text; it does to its own process what the tests ask for, once.
@@ -125,6 +125,12 @@ def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) 
     assert parse(["eval", "all", "--tokens", "1.5k,2M,2000k"]).tokens == [1500, 2_000_000]
 
 
+def test_no_secret_of_an_option_is_kept() -> None:
+    keys = ["api_key=of-nobodys-business", "memory=2GiB", "image=sk-0123456789abcdef"]
+    given = parse(["eval", "needles", "--model", "m", *(word for key in keys for word in ("--env-opt", key))])
+    assert jobs.settings(given)["env_opt"] == {"api_key": "[hidden]", "memory": "2GiB", "image": "[hidden]"}
+
+
 def test_a_state_is_loaded_and_is_one_of_the_settings(
     prepared: Callable[..., list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str], no_leaks: None
 ) -> None:
@@ -194,3 +200,36 @@ def test_a_second_ctrl_c_gives_up_what_is_under_way(prepared: Callable[..., list
     kept = rows(out)
     assert len(kept) < 6 and all(row["score"] is not None for row in kept)
     assert run(arguments).returncode == exits.SUBMITTED and len(rows(out)) == 6
+
+
+OWN = """
+import dspy
+from rlm_dspy import RLM
+from rlm_dspy.testing import ScriptedLM, code
+
+
+def build(signature):
+    rlm = RLM(signature, interpreter="subprocess")
+    rlm.set_lm(ScriptedLM(lambda call: code("SUBMIT(answer=7)")))
+    return rlm
+
+
+def bare(signature):
+    return RLM(signature, interpreter="subprocess")
+"""
+
+
+def test_programs_of_ones_own_may_bring_their_models(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_leaks: None
+) -> None:
+    monkeypatch.delenv("RLM_DSPY_MODEL", raising=False)
+    file = tmp_path / "own_of_test.py"
+    file.write_text(OWN)
+    common = ["eval", "needles", "--kinds", "count", "--tokens", "1k", "-n", "1", "--program"]
+    assert main([*common, f"{file}:build"]) == exits.SUBMITTED
+    capfd.readouterr()
+    assert main([*common, f"{file}:build,direct"]) == exits.USAGE
+    assert "no model: give --model" in capfd.readouterr().err
+    assert main([*common, f"{file}:bare"]) == exits.ERROR
+    shown = capfd.readouterr().err
+    assert "error: " in shown and "error error" not in shown and "LM" in shown

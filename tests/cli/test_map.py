@@ -61,7 +61,7 @@ def test_a_line_for_each_row(
 ) -> None:
     assert main(prepared(3)) == exits.SUBMITTED
     shown = capfd.readouterr()
-    assert "3 rows: 3 answered" in shown.out and "unknown cost" in shown.out and "row 2 submitted" in shown.err
+    assert "3 rows: 3 answered" in shown.out and "--price" in shown.out and "row 2 submitted" in shown.err
     assert answers(tmp_path) == ["LETTER 0", "LETTER 1", "LETTER 2"]
     priced = ["--price", "scripted/root=1,1", "--json", "--quiet"]
     assert main(prepared(4, *priced)) == exits.USAGE
@@ -127,3 +127,27 @@ def test_ctrl_c_keeps_all_and_goes_on(prepared: Callable[..., list[str]], tmp_pa
     assert len(answers(tmp_path)) < 6
     assert run(arguments).returncode == exits.SUBMITTED
     assert answers(tmp_path) == [f"LETTER {number}" for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (
+            ["--input", "context=txt", "--set", "query=?"],
+            "no column 'txt' for the input 'context'; there are 'id', 'text'",
+        ),
+        (["--input", "context=text"], "--set query=TEXT"),
+        (["--input", "contxt=text", "--set", "query=?"], "no input 'contxt'; it has context, query"),
+        (["--input", "context=text", "--set", "question=?"], "no input 'question'; it has context, query"),
+        (["--input", "context=text", "--set", "query=?", "--keep", "number"], "no column 'number'"),
+    ],
+)
+def test_names_that_do_not_fit_a_table_are_usage_and_write_nothing(
+    task: list[str], said: str, script: Callable[[str], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, out = tmp_path / "rows.csv", tmp_path / "out.jsonl"
+    source.write_text("id,text\n1,a\n2,b\n")
+    model = script('def root(call):\n    return code("SUBMIT(answer=context)")\n')
+    assert main(["map", str(source), *task, "--out", str(out), "--model", model]) == exits.USAGE
+    assert said in capfd.readouterr().err
+    assert sorted(path.name for path in tmp_path.glob("out*")) == []

@@ -123,6 +123,23 @@ def test_one_rlm_is_the_tool_of_another(sandbox: Environment) -> None:
         assert outer(question="Ten times as often?").answer == 20
 
 
+def test_a_tool_called_synchronously_within_an_awaited_one_gives_its_answer(sandbox: Environment) -> None:
+    inner, count = counter(sandbox)
+    inner.set_lm(count)
+    tool = inner.as_tool(inputs={"log": LOG})
+
+    def late(ship: str) -> int:
+        return int(tool(ship=ship))
+
+    outer = RLM("query -> answer: int", interpreter_factory=sandbox, tools=[late])
+    outer.set_lm(ScriptedLM([code("SUBMIT(answer=late('Iona'))")]))
+
+    async def asked() -> Any:
+        return await outer.as_tool().acall(query="How often?")
+
+    assert asyncio.run(asked()) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

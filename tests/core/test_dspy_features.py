@@ -311,28 +311,3 @@ def test_adapters_of_the_user_format_extract(sandbox: Environment) -> None:
         prediction = rlm(query="q")
     assert (prediction.answer, prediction.n) == ("from json", 4)
     assert "JSON" in lm.calls[1].prompt and "[[ ##" not in lm.calls[1].prompt
-
-
-def test_a_function_round_an_rlm_is_a_tool_of_react(sandbox: Environment) -> None:
-    """As the README says: what the agent sees is the answer, not the whole prediction."""
-    rlm = RLM("book, query -> answer: int", interpreter_factory=sandbox)
-    rlm.set_lm(ScriptedLM([code("SUBMIT(book.count(query))")]))
-
-    def count_in_book(query: str) -> str:
-        """How often a word stands in the book."""
-        return str(rlm(book="tea, coffee, tea", query=query).answer)
-
-    def field(**values: str) -> str:
-        return "".join(f"[[ ## {name} ## ]]\n{value}\n\n" for name, value in values.items())
-
-    agent = ScriptedLM(
-        [
-            field(next_thought="Count.", next_tool_name="count_in_book", next_tool_args='{"query": "tea"}'),
-            field(next_thought="Done.", next_tool_name="finish", next_tool_args="{}"),
-            field(reasoning="It was counted.", answer="2"),
-        ]
-    )
-    with dspy.context(lm=agent):
-        prediction = dspy.ReAct("question -> answer", tools=[count_in_book])(question="How often is tea named?")
-    assert (prediction.answer, prediction.trajectory["observation_0"]) == ("2", "2")
-    assert "How often a word stands in the book." in str(agent.calls[0].messages)

@@ -91,6 +91,10 @@ def test_the_file_tells_how_it_was_made_and_holds_no_key(tmp_path: Path) -> None
     assert read.before == made.before == Score(0.25, 0.1, 0.5, 12, "wilson") and str(read.after) == (
         "0.75 (0.50 to 0.90, n=12)"
     )
+    assert str(read) == (
+        f"logs: for openai/gpt-5.4-mini by bootstrap, {made.date}; For logs.; "
+        f"before 0.25 (0.10 to 0.50, n=12); after {read.after}"
+    )
     assert read.recipe["seeds"] == [1, 2] and read.date == made.date and read.versions["dspy"] == dspy.__version__
 
 
@@ -133,3 +137,22 @@ def test_every_preset_that_is_shipped_is_whole() -> None:
         first: Call = lm.calls[0]
         assert rlm.act.signature.instructions in first.system
         assert all(str(demo["code"]) in str(first.messages) for demo in rlm.act.demos)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[]", "must be a JSON object"),
+        ('{"preset": [1]}', "preset must be a JSON object"),
+        ('{"preset": {"options": [1]}}', "options must be a JSON object"),
+        ('{"act": {"demos": [1]}}', "demonstrations of act must be a list"),
+        ('{"preset": {"options": {"interpreter": "inprocess"}}}', "where code runs is yours to say"),
+    ],
+)
+def test_a_damaged_file_or_one_that_takes_the_sandbox_away_is_refused(content: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(content)
+    with pytest.raises(ConfigurationError, match=said):
+        RLM.from_preset(tmp_path / "p.json", "log -> n: int")
+    with pytest.raises(ConfigurationError, match="where code runs"):
+        presets.write(tmp_path / "new.json", RLM("a -> b"), options={"interpreter": "subprocess"})
+    assert not (tmp_path / "new.json").exists()

@@ -86,3 +86,7 @@ def test_programs_are_compared_on_the_same_examples() -> None:
 def test_unknown_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="nothing"):
         evaluation.nothing  # noqa: B018
+
+
+def test_the_interval_of_scores_beyond_one_holds_their_mean() -> None:
+    assert bootstrap([250.0] * 3) == (250.0, 250.0) and bootstrap([-2.0]) == (-2.0, -2.0)

@@ -172,7 +172,6 @@ def test_it_is_the_metric_of_stock_gepa_and_of_evaluate(no_leaks: None) -> None:
         (lambda gold, pred, trace=None: 0.25, 0.25),
         (lambda g, p, t, n, pt: dspy.Prediction(score=0.5, feedback="Half."), 0.5),
         (lambda gold, pred, trace=None: {"score": 2, "feedback": "Twice."}, 2.0),
-        (lambda gold, pred, trace=None: None, 0.0),
     ],
 )
 def test_metrics_of_every_form(metric: Any, score: float) -> None:

@@ -174,7 +174,26 @@ def test_jobs_of_ones_own_types(sandbox: Environment) -> None:
     assert pred.records == [Invoice(number=7)]
     made = jobs.classification({"good": "praise", "bad": "complaints"})
     assert made.sub_calls["classify"].output_fields["category"].annotation == Literal["good", "bad"]
+    lm = ScriptedLM(lambda call: outputs(category="good"))
+    sort = "SUBMIT(assigned=[classify(text=t, categories=categories) for t in texts])"
+    with dspy.context(lm=ScriptedLM([code(sort)])):
+        pred = RLM(**made.program(), sub_lm=lm, interpreter=sandbox)(texts=["lovely"])  # the categories are known
+    assert pred.assigned == ["good"] and "complaints" in lm.calls[0].prompt
+    assert made.score(made.example, {"assigned": []}) == 1.0
     with pytest.raises(TypeError, match="takes a pydantic model"):
         jobs.extraction(dict)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="two categories or more"):
         jobs.classification(["good"])
+
+
+def test_a_quote_counts_once_and_one_of_no_document_is_merely_false() -> None:
+    example = jobs.CITATIONS.example
+    true = {"document": "lease.txt", "quote": "by a letter sent three months before"}
+    false = {"document": "lease.txt", "quote": "three months, as agreed by phone"}
+    unknown = {"document": "gone.txt", "quote": "by a letter sent three months before"}
+
+    def scored(*citations: dict[str, str]) -> float:
+        return float(jobs.CITATIONS.score(example, {"answer": "Three months", "citations": list(citations)}))
+
+    assert scored(true) == scored(true, true) == 1.0
+    assert scored(*[true] * 99, false) == scored(true, unknown) == 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -212,6 +213,13 @@ def test_an_option_that_cannot_be_is_an_error(options: dict[str, Any]) -> None:
         tracking.enable(**options)
 
 
+def stored_by(script: str, folder: Path) -> sqlite3.Connection:
+    """The store that a program has made in its working directory."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+    subprocess.run([sys.executable, "-c", script], cwd=folder, env=environment, check=True, timeout=120)
+    return sqlite3.connect(folder / "mlflow.db")
+
+
 @pytest.mark.heavy
 def test_the_store_is_a_file_in_the_working_directory_unless_one_is_named(tmp_path: Path) -> None:
     script = (
@@ -221,14 +229,31 @@ def test_the_store_is_a_file_in_the_working_directory_unless_one_is_named(tmp_pa
         "with dspy.context(lm=ScriptedLM([code('SUBMIT(answer=1)')])):\n"
         "    rlm_dspy.RLM('context -> answer: int', interpreter='inprocess')(context='c')\n"
     )
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True, timeout=120)
-    import sqlite3
-
-    with sqlite3.connect(tmp_path / "mlflow.db") as connection:
-        names = [name for (name,) in connection.execute("select name from spans order by start_time_unix_nano")]
+    with stored_by(script, tmp_path) as store:
+        names = [name for (name,) in store.execute("select name from spans order by start_time_unix_nano")]
     # A program that ends at once has written everything.
     assert names == ["RLM", "turn 1", "act", "scripted/lm", "execute"]
+
+
+@pytest.mark.heavy
+def test_what_a_forked_process_runs_is_tracked_too(tmp_path: Path) -> None:
+    """MLflow's own thread is not there in it: traces would wait for ever, and so would `flush`."""
+    script = (
+        "import os, dspy, rlm_dspy\n"
+        "from rlm_dspy.testing import ScriptedLM, code\n"
+        "rlm_dspy.tracking.enable()\n"
+        "def call():\n"
+        "    with dspy.context(lm=ScriptedLM([code('SUBMIT(answer=1)')])):\n"
+        "        rlm_dspy.RLM('context -> answer: int', interpreter='inprocess')(context='c')\n"
+        "    rlm_dspy.tracking.flush()\n"
+        "call()\n"
+        "if not (child := os.fork()):\n"
+        "    call()\n"
+        "    os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+    )
+    with stored_by(script, tmp_path) as store:
+        assert store.execute("select count(*) from trace_info").fetchone() == (2,)
 
 
 def test_without_mlflow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -357,3 +357,16 @@ def test_a_digest_is_of_the_data_and_nothing_else() -> None:
     for _ in range(100):
         deep = [deep]
     assert digest(deep)
+
+
+def test_a_name_or_value_that_mlflow_refuses_costs_nothing_else(tracked: Any) -> None:
+    params = {"a<b>": 1, "x" * 300: 2, **{f"p{n}": n for n in range(150)}}
+    with tracking.run("odd", params=params, tags={"t<": "1"}) as record:
+        record.log_metrics({"score@1": 0.5, "good": 1.0, "a//../b": 2.0, "text": "bad", "large": 10**400, "none": None})  # type: ignore[dict-item]
+        record.log_metrics({f"m{n}": n for n in range(1_200)})
+    tracked()
+    run = mlflow.MlflowClient().get_run(str(record.run_id))
+    metrics, params = run.data.metrics, run.data.params
+    assert (metrics["score_1"], metrics["good"], metrics["a/b"], metrics["m1199"]) == (0.5, 1.0, 2.0, 1199.0)
+    assert params["a_b_"] == "1" and params["p149"] == "149" and run.data.tags["t_"] == "1"
+    assert not {"text", "large", "none"} & metrics.keys() and run.info.status == "FINISHED"

@@ -240,7 +240,7 @@ def test_the_command_line(
         assert json.loads(line)
     assert main(["traces", "export", "--form", "sft", "--feedback", "correct=true", "--out", "none.jsonl"]) == 0
     assert not (tmp_path / "none.jsonl").read_text().strip()
-    capsys.readouterr()
+    assert "0 rows: only runs are taken that were answered and have the feedback correct=" in capsys.readouterr().err
     assert main(["traces", "show", "tr-" + "0" * 32]) == exits.USAGE
     assert main(["traces", "export", "--out", "x.jsonl"]) == exits.USAGE
     assert main(["traces", "list", "--tracking-uri", "sqlite:///none.db"]) == exits.USAGE

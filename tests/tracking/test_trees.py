@@ -249,3 +249,26 @@ def test_scores_of_an_evaluation_are_on_the_traces_of_their_runs(tracked: Any, s
         (score,) = (one for one in found.info.assessments if one.name == "metric")
         context = found.data.spans[0].inputs["context"] if found.data.spans[0].name == "RLM" else None
         assert score.feedback.value == (0.0 if context == "x" else 1.0)
+
+
+def test_scores_are_on_no_trace_of_before_the_evaluation(tracked: Any) -> None:
+    def metric(example: dspy.Example, prediction: dspy.Prediction, trace: Any = None) -> Any:
+        return float("nan") if example.q == "1" else 1.0
+
+    class Before(dspy.Module):
+        def forward(self) -> None:
+            pass
+
+    lm = ScriptedLM(lambda call: outputs(answer="x"))
+    with dspy.context(lm=lm):
+        Before()()
+        examples = [dspy.Example(q=str(n)).with_inputs("q") for n in (1, 0, 3)]
+        dspy.Evaluate(devset=examples, metric=metric, num_threads=1, display_progress=False)(
+            dspy.Predict("q -> answer")
+        )
+    tracked()
+    scores = {
+        trace.data.spans[0].name: [one for one in trace.info.assessments if one.name == "metric"]
+        for trace in mlflow.search_traces(return_type="list")
+    }
+    assert scores["Before"] == [] and len(scores["Predict"]) == 1

@@ -89,7 +89,8 @@ def test_a_prompt_is_what_the_request_had_and_a_reply_what_was_said(
 ) -> None:
     messages: list[dict[str, Any]] = []
     for asked, reply, learned in turns:
-        messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": reply, "weight": int(learned)}]
+        answer = {"role": "assistant", "content": reply, "weight": int(learned)}
+        messages += [{"role": "user", "content": asked}, answer]
     found = list(sequences({"messages": messages}, tokenizer))
     wanted = [reply for _, reply, learned in turns if learned]
     assert "".join(said(tokenizer, one) for one in found) == "".join(f"{reply}<|im_end|>" for reply in wanted)
@@ -97,6 +98,12 @@ def test_a_prompt_is_what_the_request_had_and_a_reply_what_was_said(
     for one in found:
         whole = tokenizer.apply_chat_template(messages, tokenize=False)
         assert whole.startswith(tokenizer.decode(one.ids))
+
+
+def test_a_row_may_hold_any_end_of_a_line(tmp_path: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "one\u2028two\x85three\x0cfour"}]}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert read_rows(tmp_path) == [row]
 
 
 def test_rows_are_read_from_a_file_and_a_folder(tmp_path: Path) -> None:
