@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -75,6 +76,8 @@ def _around(optimizer: Any, ours: Callable[..., Any]) -> Callable[..., Any]:
         # Looked up now: a tracker may have patched the class meanwhile.
         return ours(functools.partial(type(optimizer).compile, optimizer), *args, **given)
 
+    # What a tracker has patched would otherwise be looked through to the function of the class, which takes `self`.
+    compile.__signature__ = inspect.signature(optimizer.compile)  # type: ignore[attr-defined]
     return compile
 
 

@@ -140,8 +140,11 @@ def test_fine_tuning_each_predictor_takes_the_rows_of_others(sandbox: Environmen
     assert rows and all("REPL" in row[0]["content"] for row in rows), "rows of `act`, for `sub`"
 
 
-def test_what_is_mended_takes_the_arguments_that_it_took(sandbox: Environment, toy: Any) -> None:
-    """BetterTogether looks at the signature of each optimiser's ``compile`` to know what to hand it."""
+def test_what_is_mended_takes_the_arguments_that_it_took(
+    sandbox: Environment, toy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BetterTogether looks at the signature of each optimiser's ``compile`` to know what to hand it. A tracker may have
+    patched the classes, as MLflow does."""
     lm = ScriptedLM([])
     kinds: list[Callable[[], Any]] = [
         lambda: dspy.SIMBA(metric=toy.metric, prompt_model=lm),
@@ -152,6 +155,16 @@ def test_what_is_mended_takes_the_arguments_that_it_took(sandbox: Environment, t
     ]
     for make in kinds:
         assert inspect.signature(optimizers.mended(make()).compile) == inspect.signature(make().compile)
+
+    compile = dspy.Ensemble.compile
+
+    @functools.wraps(compile)
+    def patched(self: Any, *args: Any, **given: Any) -> Any:
+        return compile(self, *args, **given)
+
+    monkeypatch.setattr(dspy.Ensemble, "compile", patched)
+    taken = inspect.signature(optimizers.mended(dspy.Ensemble()).compile).parameters
+    assert list(taken) == ["programs"]
 
 
 def test_any_other_optimizer_stays_as_it_is_and_none_is_mended_twice(toy: Any) -> None:

@@ -39,4 +39,4 @@ def test_the_last_trace_is_the_one_that_was_said() -> None:
     _compat.set_last_trace("tr-0123")
     assert mlflow.get_last_active_trace_id() == "tr-0123"
     _compat.forget_last()
-    assert mlflow.get_last_active_trace_id() is None
+    assert mlflow.get_last_active_trace_id(thread_local=True) is None
