@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,8 +53,9 @@ def _file(path: Path) -> Any:
     known = sys.modules.get(path.stem)
     if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
         return known
-    # Under its own name where that is free, so that what it defines can be pickled.
-    name = path.stem if path.stem.isidentifier() and known is None else f"rlm_dspy_file_{abs(hash(path.resolve()))}"
+    # Under its own name where that is free, else one that is the same in every process: what it defines can be pickled.
+    digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
+    name = path.stem if path.stem.isidentifier() and known is None else f"rlm_dspy_file_{digest}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file")
