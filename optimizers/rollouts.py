@@ -6,7 +6,6 @@ text. It holds no object of the program, so that it can be kept in a file and be
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import hashlib
@@ -21,6 +20,7 @@ import dspy
 from dspy.utils.exceptions import LMError
 
 from rlm_dspy import events as ev
+from rlm_dspy.digests import digest
 from rlm_dspy.engine import modules_of
 from rlm_dspy.errors import RunStopped
 from rlm_dspy.events import subscribe
@@ -111,40 +111,7 @@ def candidate_digest(candidate: Mapping[str, str]) -> str:
 
 def example_digest(example: Any) -> str:
     """Tells examples apart, by all that is in them; the same in every process."""
-    try:
-        text = json.dumps(dict(example), sort_keys=True, default=_plain)
-    except (TypeError, ValueError):
-        # Keys that are no text, or values within themselves.
-        try:
-            text = json.dumps(_with_plain_keys(dict(example), ()), sort_keys=True, default=_plain)
-        except (TypeError, ValueError):
-            text = without_addresses(repr(sorted(dict(example).items(), key=lambda item: str(item[0]))))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (set, frozenset)):
-        # Their order differs from process to process.
-        return sorted(json.dumps(item, sort_keys=True, default=_plain) for item in value)
-    if isinstance(value, (bytes, bytearray)):
-        return hashlib.sha256(value).hexdigest()
-    # A text of a large array or table leaves most of it out. Tables have indices that are no JSON keys.
-    for form in ("model_dump", "to_csv", "tolist", "to_dict", "toDict"):
-        if callable(made := getattr(value, form, None)) and not isinstance(value, type):
-            with contextlib.suppress(Exception):
-                return [type(value).__name__, made()]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    return without_addresses(repr(value))
-
-
-def _with_plain_keys(value: Any, within: tuple[int, ...]) -> Any:
-    if id(value) in within:
-        return "…"
-    within = (*within, id(value))
-    if isinstance(value, Mapping):
-        return {repr(key): _with_plain_keys(item, within) for key, item in value.items()}
-    return [_with_plain_keys(item, within) for item in value] if isinstance(value, (list, tuple)) else value
+    return digest([dict(example)])
 
 
 def without_addresses(text: str) -> str:

@@ -19,6 +19,7 @@ import dspy
 from pydantic_core import to_jsonable_python
 
 import rlm_dspy
+from rlm_dspy.digests import digest
 from rlm_dspy.errors import ConfigurationError, RecordingError
 from rlm_dspy.evaluation.calling import Called
 from rlm_dspy.evaluation.lines import LineFile
@@ -186,9 +187,7 @@ def _part(value: Any) -> str:
 
 def digest_of(example: dspy.Example) -> str:
     """Of all that an example holds; 16 hexadecimal digits."""
-    data = to_jsonable_python(dict(example), fallback=lambda value: type(value).__name__, bytes_mode="base64")
-    text = json.dumps(data, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    return digest([dict(example)])
 
 
 def row_of(
