@@ -6,6 +6,7 @@
     harness.py         the harness of verifiers: a rollout is one call of the program
     seats.py           how seats lend their endpoints to the program
     env.py             the environment of verifiers, with the seats of root, sub-calls and children
+    collecting.py      garbage collection that does not stop the rollouts
     cases.py           what a task gives the program, made again from a few numbers wherever it is needed
     factory.py         families of tasks as task sets, all from one factory: rewards, metrics
     samples.py         good rollouts as rows to fine-tune on

@@ -8,7 +8,6 @@ seats of their own; under any other environment of verifiers all calls are the o
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -72,8 +71,8 @@ class RLMHarness(vf.Harness[RLMHarnessConfig]):
 
     def __init__(self, config: RLMHarnessConfig) -> None:
         super().__init__(config)
-        self._made: dict[tuple[str, str | None], dspy.Module] = {}
-        self._making = threading.Lock()
+        # verifiers makes a harness for each rollout; those of our own environment share its programs.
+        self._programs = programs.Programs()
 
     async def launch(
         self,
@@ -111,14 +110,15 @@ class RLMHarness(vf.Harness[RLMHarnessConfig]):
         return _done(reply)
 
     def _program(self, case: Case, system_prompt: str | None) -> dspy.Module:
-        key = (case.signature, system_prompt)
-        with self._making:
-            if key not in self._made:
-                signature: Any = case.signature
-                if system_prompt is not None:
-                    signature = dspy.Signature(case.signature, system_prompt)
-                self._made[key] = self.config.make(signature)
-            return self._made[key]
+        def make() -> dspy.Module:
+            signature: Any = case.signature
+            if system_prompt is not None:
+                signature = dspy.Signature(case.signature, system_prompt)
+            return self.config.make(signature)
+
+        desk = current_desk.get()
+        kept = self._programs if desk is None else desk.programs
+        return kept.get((self.config.model_dump_json(), case.signature, system_prompt), make)
 
 
 _ROLES = ("agent", "sub", "child")
