@@ -170,9 +170,9 @@ def _texts(value: Any) -> Iterable[str]:
 def chosen(found: Sequence[Candidate], max_demos: int, max_tokens: int) -> list[Candidate]:
     """Of ``found`` those that show most in the least space.
 
-    The first is the shortest without a fault (`Candidate.faults`). Each other one is the one that is least like those before it, an answer
-    that none of them has before one that is there already, and short before long where two are as good. What is said
-    twice is taken once, and all together come to no more than ``max_tokens``.
+    The first is the shortest without a fault (`Candidate.faults`). Each other one is the one that is least like those
+    before it, an answer that none of them has before one that is there already, and short before long where two are as
+    good. What is said twice is taken once, and all together come to no more than ``max_tokens``.
 
     Args:
         found: In any order; the same choice comes of any.
