@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import overload
+from typing import TypeVar
 
 SQLITE = "sqlite:///"
+_Uri = TypeVar("_Uri", str, str | None)
 
 
-@overload
-def anchored(uri: str) -> str: ...
-@overload
-def anchored(uri: None) -> None: ...
-def anchored(uri: str | None) -> str | None:
+def anchored(uri: _Uri) -> _Uri:
     """The URI with the whole path of its SQLite file; any other as it is.
 
     MLflow keeps an open database for each URI, so that the same relative path names the first one even after the
