@@ -6,6 +6,7 @@ the loopback interface answers; `REPLIES` says what, by section.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import os
@@ -31,6 +32,9 @@ ROOMS = tuple(sorted(str(path.relative_to(ROOT)) for one in FOLDERS for path in 
 READMES = ("README.md", *ROOMS)
 TEXTS = (*READMES, "CONTRIBUTING.md", "benchmarks/README.md")
 LINKING = (*TEXTS, "CHANGELOG.md", "benchmarks/RESULTS.md", *(f"notebooks/{path.name}" for path in NOTEBOOKS))
+
+NEEDS = {"rlm_dspy/tracking/README.md": ("mlflow", "mlflow"), "training/README.md": ("verifiers", "train")}
+"""The texts whose programs need a package, and the extra that brings it."""
 
 CONTRACT = "1. Rent is due.\n2. Notice has to be given by 31 March.\n"
 
@@ -100,18 +104,14 @@ def test_every_room_has_its_text_and_the_readme_leads_to_all() -> None:
 
 
 def _cases() -> list[Any]:
-    """The sections; MLflow alone takes seconds to load."""
-    heavy = [pytest.mark.heavy]
-    return [
-        pytest.param(name, section, marks=heavy if name.startswith("rlm_dspy/tracking") else [])
-        for name, section in SECTIONS
-    ]
+    """The sections; what needs an extra that takes seconds to load is heavy."""
+    return [pytest.param(*section, marks=pytest.mark.heavy if section[0] in NEEDS else []) for section in SECTIONS]
 
 
 @pytest.mark.parametrize(("name", "section"), _cases())
 def test_python_blocks_run(name: str, section: str, tmp_path: Path, endpoint: Callable[..., Any]) -> None:
-    if name.startswith("rlm_dspy/tracking"):
-        pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    if name in NEEDS and importlib.util.find_spec(NEEDS[name][0]) is None:
+        pytest.skip(f"needs pip install 'rlm-dspy[{NEEDS[name][1]}]'")
     (tmp_path / "contract.txt").write_text(CONTRACT)
     replies = REPLIES.get(section, [])
     server = endpoint(replies)
