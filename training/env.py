@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.training.collecting import Seldom
 from rlm_dspy.training.harness import RLMHarnessConfig
+from rlm_dspy.training.hiding import sources
 from rlm_dspy.training.programs import Programs
 from rlm_dspy.training.seats import Desk, Turnstile, current_desk
 
@@ -90,7 +91,7 @@ class RLMEnv(vf.Env[RLMEnvConfig]):
     async def run(self, task: vf.Task, agents: Any) -> None:
         """One call of the program; other seats join when they are first asked."""
         runs = {"sub": agents.sub.run, "child": agents.child.run}
-        desk = Desk(runs, self.config.children, self._turnstile, self._programs)
+        desk = Desk(runs, self.config.children, self._turnstile, self._programs, sources(task))
         token = current_desk.set(desk)
         ended = False
         try:

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from rlm_dspy.training import programs
 from rlm_dspy.training.cases import DEFAULT_SIGNATURE, Case, case_of
 from rlm_dspy.training.endpoint import Address, Switchboard
+from rlm_dspy.training.hiding import hiding, sources
 from rlm_dspy.training.outcomes import Result, play
 from rlm_dspy.training.seats import current_desk, current_loan
 
@@ -35,7 +36,8 @@ class RLMHarnessConfig(vf.HarnessConfig):
         signature: Of that RLM, in place of the task's own.
         options: Its options, as `rlm_dspy.RLM` has them; of a named program, those of ``with_options``.
         environment: Where code runs, by name: ``"local"``, ``"docker"``, ...
-        environment_options: Of it.
+        environment_options: Of it. Where code runs in the local environment, the files that the classes of the task are
+            written in are hidden from it, unless ``hidden`` says otherwise.
     """
 
     id: str = "rlm-dspy-harness"
@@ -95,7 +97,9 @@ class RLMHarness(vf.Harness[RLMHarnessConfig]):
             await loan.serve(own)
             return _done("")
         case = await case_of(data)
-        program = self._program(case, data.system_prompt)
+        desk = current_desk.get()
+        hidden = sources(data) if desk is None else (*sources(data), *desk.hidden)
+        program = self._program(case, data.system_prompt, hidden)
         async with _borrowing() as (borrow, children), Switchboard() as board:
             names = {"agent": "agent", "sub": "sub", "child": children} if borrow else dict.fromkeys(_ROLES, "agent")
             seats = {role: board.seat(name, _opening(borrow, name, own)) for role, name in names.items()}
@@ -109,16 +113,16 @@ class RLMHarness(vf.Harness[RLMHarnessConfig]):
         trace.root_reply = reply
         return _done(reply)
 
-    def _program(self, case: Case, system_prompt: str | None) -> dspy.Module:
+    def _program(self, case: Case, system_prompt: str | None, hidden: tuple[str, ...]) -> dspy.Module:
         def make() -> dspy.Module:
             signature: Any = case.signature
             if system_prompt is not None:
                 signature = dspy.Signature(case.signature, system_prompt)
-            return self.config.make(signature)
+            return hiding(self.config.make(signature), hidden)
 
         desk = current_desk.get()
         kept = self._programs if desk is None else desk.programs
-        return kept.get((self.config.model_dump_json(), case.signature, system_prompt), make)
+        return kept.get((self.config.model_dump_json(), case.signature, system_prompt, hidden), make)
 
 
 _ROLES = ("agent", "sub", "child")

@@ -88,6 +88,7 @@ class Desk:
         runs: For each seat, what starts a run of it on a task.
         children: The seat that plays the roots of children.
         turnstile, programs: Of the environment.
+        hidden: Files that the program's code must not read.
     """
 
     def __init__(
@@ -96,9 +97,11 @@ class Desk:
         children: str,
         turnstile: Turnstile,
         programs: Programs,
+        hidden: tuple[str, ...] = (),
     ) -> None:
         self.children = children
         self.programs = programs
+        self.hidden = hidden
         self._turnstile = turnstile
         self._runs = runs
         self._tasks: set[asyncio.Task[Any]] = set()
