@@ -22,7 +22,11 @@ def collections(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_many_who_wait_in_a_line_that_moves_collect_no_garbage(collections: list[int]) -> None:
+def test_many_who_wait_in_a_line_that_moves_collect_no_garbage(
+    collections: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_IDLE", 50)  # a machine with other work may stop the line itself for seconds
+
     async def hold() -> None:
         lease = await sessions.atake()
         await asyncio.sleep(0.01)
