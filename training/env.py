@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.training.harness import RLMHarnessConfig
+from rlm_dspy.training.hiding import sources
 from rlm_dspy.training.seats import Desk, Turnstile, current_desk
 
 __all__ = ["RLMEnv", "RLMEnvConfig"]
@@ -70,7 +71,8 @@ class RLMEnv(vf.Env[RLMEnvConfig]):
 
     async def run(self, task: vf.Task, agents: Any) -> None:
         """One call of the program; other seats join when they are first asked."""
-        desk = Desk({"sub": agents.sub.run, "child": agents.child.run}, self.config.children, self._turnstile)
+        runs = {"sub": agents.sub.run, "child": agents.child.run}
+        desk = Desk(runs, self.config.children, self._turnstile, sources(task))
         token = current_desk.set(desk)
         ended = False
         try:

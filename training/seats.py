@@ -87,12 +87,18 @@ class Desk:
         runs: For each seat, what starts a run of it on a task.
         children: The seat that plays the roots of children.
         turnstile: Of the environment.
+        hidden: Files that the program's code must not read.
     """
 
     def __init__(
-        self, runs: dict[str, Callable[[vf.Task], Awaitable[Any]]], children: str, turnstile: Turnstile
+        self,
+        runs: dict[str, Callable[[vf.Task], Awaitable[Any]]],
+        children: str,
+        turnstile: Turnstile,
+        hidden: tuple[str, ...] = (),
     ) -> None:
         self.children = children
+        self.hidden = hidden
         self._turnstile = turnstile
         self._runs = runs
         self._tasks: set[asyncio.Task[Any]] = set()
