@@ -220,3 +220,19 @@ def test_sequences_longer_than_the_model_s_context_are_left_out(tmp_path: Path) 
     assert (tuned.sequences, tuned.too_long) == (1, 1)
     with pytest.raises(ConfigurationError, match="1 sequences have more than the 64 tokens of the model's context"):
         sft([long], small, tmp_path / "none")
+
+
+def test_a_tiny_model_s_tokens_may_be_whole_lines(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from rlm_dspy.training.tiny import make_tiny_model
+
+    text = "Call `SUBMIT` to end, and not before.\nüber\n\nCall `SUBMIT` to end, and not before."
+    words, lines = (
+        AutoTokenizer.from_pretrained(str(make_tiny_model(tmp_path / str(flag), [text] * 4, hidden=16, lines=flag)))
+        for flag in (False, True)
+    )
+    (line, *_), *_ = ids = [lines(part)["input_ids"] for part in text.split("\n")]
+    assert ids[0] == ids[3] == [line] and len(words(text.split("\n")[0])["input_ids"]) > 5
+    for tokenizer in (words, lines):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
