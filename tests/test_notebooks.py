@@ -17,6 +17,9 @@ EVERY = sorted(NOTEBOOKS.glob("*.ipynb"))
 WITH_MODEL = {"02_no_key.ipynb"}
 """Those of the embedded model. Its replies may differ from processor to processor: only that they run is held."""
 
+NEEDS = {"08_from_traces_to_training.ipynb": ("torch", "trl", "peft", "datasets", "verifiers")}
+"""Modules beyond those of development, by notebook."""
+
 
 def text_of(notebook: Any) -> list[str]:
     """What each code cell printed or gave, as text; without the cells tagged as telling of the machine."""
@@ -61,6 +64,8 @@ def test_runs_and_gives_what_is_committed(
     monkeypatch.setenv("DSPY_CACHEDIR", str(tmp_path / "cache"))
     for name in ("OPENAI_API_KEY", "RLM_DSPY_MODEL"):
         monkeypatch.delenv(name, raising=False)
+    for module in NEEDS.get(path.name, ()):
+        pytest.importorskip(module, reason="needs pip install 'rlm-dspy[train,trl]'")
     if path.name in WITH_MODEL:
         pytest.importorskip("xllamacpp")
         from rlm_dspy.models import catalog, resolve, store

@@ -23,13 +23,14 @@ import statistics
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from rlm_dspy._aio import run_sync
 from rlm_dspy.errors import ConfigurationError, RLMError
 from rlm_dspy.training import need
 from rlm_dspy.training.local_model import LocalModel, Lora, load, need_torch, new_folder
@@ -186,11 +187,20 @@ def grpo(
                         )
 
         try:
-            asyncio.run(play())
+            _to_its_end(play())
         finally:
             if learned.steps:
                 local.save(folder)
     return learned
+
+
+def _to_its_end(playing: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(playing)
+    else:  # in a notebook
+        run_sync(playing)
 
 
 def _tokenizer(local: LocalModel) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -89,15 +90,16 @@ class LocalModel:
         """Save it whole: a folder that transformers and vLLM load. Adapters are merged into it, and kept apart in
         ``adapter`` as well. The model in memory stays as it is."""
         place = Path(folder)
-        if self.lora:
-            import copy
+        with without_bars():
+            if self.lora:
+                import copy
 
-            self.model.save_pretrained(str(place / ADAPTER))
-            whole = copy.deepcopy(self.model).merge_and_unload()
-        else:
-            whole = self.model
-        whole.save_pretrained(str(place))
-        self.tokenizer.save_pretrained(str(place))
+                self.model.save_pretrained(str(place / ADAPTER))
+                whole = copy.deepcopy(self.model).merge_and_unload()
+            else:
+                whole = self.model
+            whole.save_pretrained(str(place))
+            self.tokenizer.save_pretrained(str(place))
         return place
 
 
@@ -127,13 +129,29 @@ def load(
         raise ConfigurationError(f"no number format {dtype!r}; there are 'float32' and 'bfloat16'")
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(name))
-        model = AutoModelForCausalLM.from_pretrained(str(name), dtype=kind)
+        # A name on the hub may be a download of minutes, whose bar tells that something happens.
+        with without_bars() if Path(name).exists() else contextlib.nullcontext():
+            model = AutoModelForCausalLM.from_pretrained(str(name), dtype=kind)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"the model {str(name)!r} cannot be loaded: {error}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.to(place)
     return LocalModel(lora.wrap(model) if lora else model, tokenizer, str(name), lora is not None)
+
+
+@contextlib.contextmanager
+def without_bars() -> Iterator[None]:
+    """Without the progress bars of transformers, over what takes a moment."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def new_folder(path: str | PathLike[str]) -> Path:

@@ -99,7 +99,7 @@ class Sampler:
         base = local.model.get_base_model() if hasattr(local.model, "get_base_model") else local.model
         takes = inspect.signature(base.forward).parameters
         self._last_only = "logits_to_keep" in takes
-        # It was called so up to transformers 5.23.
+        # Its name up to transformers 5.23 is the second one; the same holds for what the model gives back.
         self._cache = "cache" if "cache" in takes else "past_key_values"
         self._thread = threading.Thread(target=self._work, name="rlm-dspy-sampler", daemon=True)
         self._thread.start()
@@ -177,7 +177,7 @@ class Sampler:
                         **options,
                         **{self._cache: past},
                     )
-                    past = out.past_key_values
+                    past = out[self._cache]
                     drawn = self._draw(out.logits[:, -1].float(), batch, said, dice)
                     ids = torch.tensor(drawn, device=device)[:, None]
                     mask = torch.cat([mask, torch.ones_like(ids)], dim=1)

@@ -50,6 +50,17 @@ class Sequence:
         """How many tokens are learned."""
         return sum(self.mask)
 
+    def shown(self, tokenizer: Any, *, around: tuple[str, str] = ("«", "»")) -> str:
+        """The text, with what is learned put between two marks: to see what a row teaches.
+
+        Args:
+            tokenizer: Of the model.
+            around: The marks.
+        """
+        stretches = itertools.groupby(zip(self.ids, self.mask, strict=True), key=lambda pair: pair[1])
+        texts = ((learned, tokenizer.decode([one for one, _ in pairs])) for learned, pairs in stretches)
+        return "".join(f"{around[0]}{text}{around[1]}" if learned else text for learned, text in texts)
+
     def add(self, ids: Iterable[int], learned: bool) -> None:
         """Go on with these tokens."""
         more = list(ids)

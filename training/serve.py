@@ -3,7 +3,8 @@
     python -m rlm_dspy.training.serve tuned --port 8000
 
     lm = dspy.LM("hosted_vllm/tuned", api_base="http://127.0.0.1:8000/v1", api_key="none")
-    RLM("context, query -> answer: int")(context=text, query="...", lm=lm)
+    with dspy.context(lm=lm):
+        RLM("context, query -> answer: int")(context=text, query="...")
 
 It has ``/v1/chat/completions``, ``/v1/models``, and ``/inference/v1/generate``, the endpoint of vLLM for trainers, by
 which the rollouts of `rlm_dspy.training.grpo` are sampled. It listens on this machine alone, and streams nothing.

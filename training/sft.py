@@ -16,7 +16,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import asdict, dataclass, field
 from os import PathLike
@@ -78,6 +78,7 @@ def sft(
     seed: int = 0,
     device: str | None = None,
     trainer_options: Mapping[str, Any] | None = None,
+    watch: Callable[[int, float], None] | None = None,
 ) -> Tuned:
     """Fine-tune a model.
 
@@ -95,6 +96,7 @@ def sft(
         seed: Of the order.
         device: None for a GPU where there is one.
         trainer_options: Further options of TRL's ``SFTConfig``.
+        watch: Is told of each step: its number, from 1, and its loss. Nothing is printed.
 
     Raises:
         MissingExtraError: TRL or torch is missing.
@@ -103,6 +105,7 @@ def sft(
     """
     need_torch("trl", "datasets")
     from datasets import Dataset
+    from transformers import PrinterCallback
     from trl import SFTConfig, SFTTrainer
 
     folder = new_folder(out)
@@ -162,6 +165,9 @@ def sft(
         train_dataset=Dataset.from_dict({"input_ids": [one.ids for one in kept], "labels": labels}),
         processing_class=local.tokenizer,
     )
+    trainer.remove_callback(PrinterCallback)
+    if watch is not None:
+        trainer.add_callback(_watcher(watch))
     trainer.train()
     tuned.steps = int(trainer.state.global_step)
     tuned.losses = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
@@ -171,6 +177,17 @@ def sft(
     local.save(folder)
     tuned.write(kind="sft", model=local.name, lora=local.lora, learning_rate=rate, seed=seed)
     return tuned
+
+
+def _watcher(watch: Callable[[int, float], None]) -> Any:
+    from transformers import TrainerCallback
+
+    class Watcher(TrainerCallback):  # type: ignore[misc, unused-ignore]
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+            if logs and "loss" in logs:
+                watch(int(state.global_step), float(logs["loss"]))
+
+    return Watcher()
 
 
 def _checkpointing(config: Any) -> str:
@@ -214,6 +231,7 @@ def main(arguments: Several[str] | None = None) -> int:
             template=given.template,
             seed=given.seed,
             device=given.device,
+            watch=lambda step, loss: print(f"step {step}: loss {loss:.3f}", flush=True),
         )
     except RLMError as error:
         parser.error(str(error))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 
-from rlm_dspy.training.local_model import need_torch
+from rlm_dspy.training.local_model import need_torch, without_bars
 
 __all__ = ["make_tiny_model"]
 
@@ -98,6 +98,7 @@ def make_tiny_model(
         model = Qwen3ForCausalLM(config)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(str(place))
+    with without_bars():
+        model.save_pretrained(str(place))
     tokenizer.save_pretrained(str(place))
     return place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -137,6 +138,20 @@ def test_seats_are_learned_apart(tuned: Callable[..., Path], tmp_path: Path) -> 
     optimizer = torch.optim.SGD(local.model.parameters(), lr=0.0)
     done = update(local, found, optimizer)
     assert done.gap < 1e-4 and done.tokens == sum(one.learned for one in found) and done.gradient > 0
+
+
+def test_a_loop_that_runs_already_is_no_obstacle(tmp_path: Path) -> None:
+    """As in a notebook."""
+    from rlm_dspy.training.grpo import grpo
+    from rlm_dspy.training.tiny import make_tiny_model
+
+    fresh = make_tiny_model(tmp_path / "fresh")
+
+    async def cell() -> Any:
+        return grpo(env(), fresh, tmp_path / "out", steps=1, tasks=1, group=2, renderer=RENDERER, max_tokens=4)
+
+    learned = asyncio.run(cell())
+    assert learned.steps[0].rollouts == 2 and (tmp_path / "out" / "model.safetensors").exists()
 
 
 def test_what_is_asked_wrongly_is_told_before_anything_is_played(tmp_path: Path) -> None:

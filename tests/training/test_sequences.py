@@ -64,6 +64,10 @@ def test_only_replies_with_weight_are_learned_and_a_conversation_is_one_sequence
     whole = tokenizer.apply_chat_template([{**m} for m in ROW["messages"]], tokenize=False)
     assert tokenizer.decode(one.ids) == whole
     assert len(one.ids) == len(one.mask) and one.learned == sum(one.mask)
+    marked = whole.rstrip("\n").replace("print(1)<|im_end|>", "«print(1)<|im_end|>»")
+    marked = marked.replace("SUBMIT(answer=1)<|im_end|>", "«SUBMIT(answer=1)<|im_end|>»")
+    assert one.shown(tokenizer).rstrip("\n") == marked
+    assert one.shown(tokenizer, around=("", "")) == whole
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -71,7 +71,7 @@ def weights(folder: Path) -> dict[str, Any]:
 
 
 def test_what_is_tuned_here_is_served_and_plays_the_same_rlm(
-    rows: list[dict[str, Any]], tiny: Path, tmp_path: Path
+    rows: list[dict[str, Any]], tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     import torch
 
@@ -89,7 +89,11 @@ def test_what_is_tuned_here_is_served_and_plays_the_same_rlm(
     with torch.no_grad():
         lost = torch.cat([-logprobs(before, one)[torch.tensor(one.mask)] for one in made])
 
-    tuned = sft(rows, tiny, tmp_path / "tuned", steps=60, learning_rate=1e-2, batch=4, accumulate=1)
+    watched: list[tuple[int, float]] = []
+    capfd.readouterr()
+    options: dict[str, Any] = {"steps": 60, "learning_rate": 1e-2, "batch": 4, "accumulate": 1}
+    tuned = sft(rows, tiny, tmp_path / "tuned", watch=lambda step, loss: watched.append((step, loss)), **options)
+    assert watched == list(enumerate(tuned.losses, 1))
     assert tuned.sequences == 4 and tuned.learned == sum(one.learned for one in made) and tuned.steps == 60
     # The loss is over the learned tokens and no others: it is what we reckon ourselves.
     assert tuned.losses[0] == pytest.approx(float(lost.mean()), abs=1e-3)
@@ -103,10 +107,13 @@ def test_what_is_tuned_here_is_served_and_plays_the_same_rlm(
         with dspy.context(lm=lm):
             predicted = rlm()(context="x" * 40, query="How long is it?")
         assert (predicted.answer, predicted.outcome) == (40, "submitted"), "the same program, with lm= changed"
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert not [told for told in ("Loading weights", "Writing model", "deprecated") if told in shown.err]
 
 
 def test_lora_trains_adapters_alone_and_saves_the_whole_and_them(
-    rows: list[dict[str, Any]], tiny: Path, tmp_path: Path
+    rows: list[dict[str, Any]], tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import torch
 
@@ -119,6 +126,8 @@ def test_lora_trains_adapters_alone_and_saves_the_whole_and_them(
     out = tmp_path / "tuned"
     given = [str(tmp_path / "rows.jsonl"), "--model", str(tiny), "--out", str(out), "--lora", "4"]
     assert main([*given, "--steps", "6", "--learning-rate", "0.01", "--batch", "4", "--accumulate", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines][:6] == [f"step {n}" for n in range(1, 7)]
     told = json.loads((out / "rlm_dspy_training.json").read_text())
     assert told["lora"] and told["steps"] == 6 and told["losses"][-1] < told["losses"][0]
     first, last = weights(tiny), weights(out)

@@ -1,20 +1,4 @@
-"""Scripted language models for tests: real code in real sandboxes, no network, no key.
-
-`ScriptedLM` is a ``dspy.LM`` on DSPy's public engine surface (an engine with ``complete(Request) -> Response``), so it
-is cached, traced, metered, awaited and streamed like any other. What it answers is a *policy*: a list of replies, or a
-function of the conversation.
-
-    root = ScriptedLM([code("print(context.count('ERROR'))"), code("SUBMIT(answer='3')")])
-    sub = ScriptedLM(lambda call: "yes" if "refund" in call.prompt else "no")
-    rlm = RLM("context -> answer: str", sub_lm=sub)
-    with dspy.context(lm=root):
-        assert rlm(context=log).answer == "3"
-
-A list is used up by one run. For many runs, also at the same time, `oracle` gives a root that knows its turn from the
-conversation alone:
-
-    root = ScriptedLM(oracle("n = context.count('ERROR')\nprint(n)", "SUBMIT(answer=n)"))
-"""
+"""A ``dspy.LM`` that answers from a policy, and what policies are made of; see `rlm_dspy.testing`."""
 
 from __future__ import annotations
 
@@ -130,9 +114,7 @@ class Call:
 Policy = Iterable["str | Reply"] | Callable[[Call], "str | Reply"]
 
 
-def oracle(
-    *steps: str | Callable[[Call], str], answer: Mapping[str, Any] | None = None
-) -> Callable[[Call], str]:
+def oracle(*steps: str | Callable[[Call], str], answer: Mapping[str, Any] | None = None) -> Callable[[Call], str]:
     """The policy of a root that knows what to do: step k is the code of its turn k, in every run alike.
 
     Args:
@@ -289,9 +271,7 @@ def _response(call: Call, reply: Reply) -> Response:
         raise reply.error
     parts: list[Any] = [ThinkingPart(reply.reasoning)] if reply.reasoning else []
     parts.append(TextPart(reply.text))
-    # A rough count (four characters a token) is enough to see budgets and usage work.
-    tokens_in = sum(len(m["content"]) for m in call.messages) // 4
-    tokens_out = len(reply.text) // 4
+    tokens_in, tokens_out = tokens(call, reply)
     return Response(
         id=None,
         model=call.request.model,
@@ -299,6 +279,11 @@ def _response(call: Call, reply: Reply) -> Response:
         finish_reason="stop",
         usage=Usage(input_tokens=tokens_in, output_tokens=tokens_out, total_tokens=tokens_in + tokens_out),
     )
+
+
+def tokens(call: Call, reply: Reply) -> tuple[int, int]:
+    """Of a request and its reply. A rough count (four characters a token) is enough to see budgets and usage work."""
+    return sum(len(message["content"]) for message in call.messages) // 4, len(reply.text) // 4
 
 
 def _events(response: Response) -> Iterator[Any]:
