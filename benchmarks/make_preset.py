@@ -2,6 +2,10 @@
 
     python -m benchmarks.make_preset --name qwen2.5-coder-1.5b     # the embedded model: some 110 runs
     python -m benchmarks.make_preset --name NAME --model openai/NAME --api-base http://127.0.0.1:8000/v1
+    python -m benchmarks.make_preset --name qwen2.5-coder-1.5b-graphs --families graph_walk --teacher --sets 4
+
+With ``--teacher`` the runs are not the model's own but those of a program that knows the family, and is no model
+(`benchmarks.teachers`).
 
 The questions are made by `rlm_dspy.tasks`, of each kind alike, in three sets of different seeds: on those of *train*
 the program runs, several times each, and what succeeded is made into demonstrations; on those of *dev* sets of one, two
@@ -21,16 +25,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-FAMILIES = ("log_forensics", "needles")
+from benchmarks.teachers import TEACHERS
+
 OPTIONS: dict[str, Any] = {"max_iters": 8, "max_output_chars": 2_000, "adhoc": False}
 """Of the program, and of the preset: fewer turns, less output, one function less to go wrong with."""
 SECONDS = 300.0
 """Wall time of one question."""
 MAX_TOKENS = 1_500
 """Of all demonstrations together: they are read anew in every run, at some 35 tokens a second on two cores."""
-SETS = (1, 2, 3)
-"""Numbers of demonstrations that are compared."""
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Make the preset; 0 if it was written, 3 if it is no better than nothing."""
@@ -50,9 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
     with dspy.context(lm=lm):
         found = _candidates(options, sub_lm)
         print(f"{len(found)} runs succeeded and are short enough", flush=True)
-        demos: dict[int, list[Any]] = {0: []} | {n: _chosen(found, n) for n in SETS if n <= len(found)}
-        dev = _measured(options, "dev", demos, options.dev, sub_lm)
-        best = max(dev, key=lambda n: (dev[n].mean, -n))
+        demos: dict[int, list[Any]] = {0: []} | {n: _chosen(found, n) for n in options.sets if n <= len(found)}
+        dev = _measured(options, "dev", demos, options.dev, sub_lm) if len(demos) > 2 else {}
+        best = max(dev, key=lambda n: (dev[n].mean, -n)) if dev else max(demos)
         for number, score in dev.items():
             print(f"dev, {number} demonstrations: {score}{'   <- best' if number == best else ''}", flush=True)
         tested = _measured(options, "test", {0: [], best: demos[best]}, options.test, sub_lm)
@@ -64,7 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
     recipe = {
         "command": shlex.join(["python", "-m", "benchmarks.make_preset", *given]),
         "optimizer": "rlm_dspy.optimizers: demonstrations out of whole runs (collect, demos.chosen)",
-        "tasks": {"families": FAMILIES, "kinds": _kinds(), "tokens": options.tokens},
+        "teacher": f"benchmarks.teachers.{options.families[0]}" if options.teacher else "the model itself",
+        "tasks": {"families": options.families, "kinds": _kinds(options), "tokens": options.tokens},
         "sets": {"train": options.train, "dev": options.dev, "test": options.test},
         "seeds": {name: _seed(options, name) for name in ("train", "dev", "test")},
         "rollouts": options.rollouts,
@@ -77,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
         _program("context, query -> answer: str", demos[best], sub_lm),
         name=options.name,
         model=options.name if options.model == "local" else options.model,
-        description=f"{best} of the model's own runs as demonstrations: questions that count, find, list, compare.",
+        description=f"{best} runs as demonstrations, of questions about {', '.join(options.families)}.",
         options=OPTIONS,
         recipe=recipe,
         before=before,
@@ -94,6 +97,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--name", required=True, help="of the preset")
     parser.add_argument("--model", default="local", help="local (the embedded model), or a name as dspy.LM takes it")
     parser.add_argument("--api-base", help="base URL of its server")
+    parser.add_argument("--families", default="log_forensics,needles", help="of tasks (log_forensics,needles)")
+    parser.add_argument("--teacher", action="store_true", help="demonstrations of a program that knows the family")
+    parser.add_argument("--sets", default="1,2,3", help="numbers of demonstrations that are compared (1,2,3)")
     parser.add_argument("--tokens", type=int, default=50_000, help="of each context (50000: 200 KB)")
     parser.add_argument("--train", type=int, default=16, help="questions to learn from (16)")
     parser.add_argument("--dev", type=int, default=8, help="questions to choose by (8)")
@@ -106,15 +112,20 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--force", action="store_true", help="replace it")
     parser.add_argument("--anyway", action="store_true", help="write it also where it is no better")
     options = parser.parse_args(list(arguments))
+    options.families = options.families.split(",")
+    options.sets = [int(number) for number in options.sets.split(",")]
+    if options.teacher and (len(options.families) > 1 or options.families[0] not in TEACHERS):
+        parser.error(f"--teacher goes with one family: {', '.join(TEACHERS)}")
     options.folder = options.folder or root / "build" / "presets" / options.name
     options.out = options.out or root / "rlm_dspy" / "presets" / f"{options.name}.json"
     return options
 
 
-def _kinds() -> list[str]:
+def _kinds(options: argparse.Namespace) -> list[str] | None:
+    """Those that count, find, list and compare, of the families that have these; all of others."""
     from rlm_dspy.tasks.base import SIGNATURES
 
-    return list(SIGNATURES)[:4]
+    return list(SIGNATURES)[:4] if set(options.families) <= {"log_forensics", "needles"} else None
 
 
 def _seed(options: argparse.Namespace, which: str) -> int:
@@ -125,7 +136,7 @@ def questions(options: argparse.Namespace, which: str, n: int) -> list[Any]:
     """The questions of ``train``, ``dev`` or ``test``: kinds and families in turn."""
     from rlm_dspy import tasks
 
-    return tasks.generate(n, options.tokens, _seed(options, which), family=FAMILIES, kinds=_kinds())
+    return tasks.generate(n, options.tokens, _seed(options, which), family=options.families, kinds=_kinds(options))
 
 
 def _program(signature: str, demos: Sequence[Any], sub_lm: Any) -> Any:
@@ -142,6 +153,7 @@ def _candidates(options: argparse.Namespace, sub_lm: Any) -> list[Any]:
     """Runs that succeeded, as demonstrations; by signature, because a program has one."""
     from rlm_dspy import Guidance, tasks
     from rlm_dspy.optimizers import collect, demos
+    from rlm_dspy.testing import ScriptedLM
 
     found: list[Any] = []
     batches: dict[str, list[Any]] = {}
@@ -158,6 +170,7 @@ def _candidates(options: argparse.Namespace, sub_lm: Any) -> list[Any]:
                 until=1,
                 num_threads=options.threads,
                 max_errors=None,
+                **({"lm": ScriptedLM(TEACHERS[options.families[0]], model="teacher")} if options.teacher else {}),
             )
             solved = [attempt for attempt in attempts if attempt.error is None and attempt.score == 1.0]
             print(f"{signature}: {len(solved)} of {len(attempts)} attempts at {len(examples)} questions", flush=True)

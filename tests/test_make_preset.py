@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from benchmarks.make_preset import questions
 from rlm_dspy.testing import code
 
-options = SimpleNamespace(tokens=1_000, seed=71)
+options = SimpleNamespace(tokens=1_000, seed=71, families=["log_forensics", "needles"])
 GOLD = {e.query: e.answer for which, n in (("train", 8), ("dev", 4), ("test", 8)) for e in questions(options, which, n)}
 EASY = {e.query for e in questions(options, "train", 8)} if LEARNS else set()
 
