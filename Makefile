@@ -2,13 +2,14 @@
 #
 #   make quickstart   install, then one real run over a document of several MB; SCRIPTED=1: no model is downloaded
 #   make install      .venv with the project (editable) and what its development needs
+#   make install-train  also torch for CPUs, TRL and Ray, without which their tests are skipped
 #   make test         the tests, in some minutes
 #   make test-all     all tests: also Docker, the providers' SDKs, a browser, the notebooks, the wheel, the benchmarks
 #   make check        ruff, mypy, tests
 #   make bench        the benchmark table, beside bare DSPy, rlms and dspy.RLM
 #   make clean        remove everything that these made
 #
-# PYTHON=python3.12 chooses the Python of the virtual environment, VENV=path its place,
+# PYTHON=python3.12 chooses the Python of the virtual environment, VENV=path its place, TORCH=torch==2.13.0 the torch,
 # ARGS="..." is passed on to pytest, the quickstart or the benchmark.
 
 SHELL := /bin/bash
@@ -34,7 +35,7 @@ FIND_PYTHON = for python in $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 pyt
 		echo "no $(if $(PYTHON),$(PYTHON) that is Python 3.11 or newer,Python 3.11 or newer found); name one with make PYTHON=..." >&2; \
 	fi; exit 1
 
-.PHONY: help quickstart install test test-heavy test-all check lint types bench clean
+.PHONY: help quickstart install install-train test test-heavy test-all check lint types bench clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -43,6 +44,8 @@ quickstart: $(if $(SCRIPTED),$(VENV)/.installed,$(VENV)/.installed-local)
 	@$(BIN)/python -m rlm_dspy.quickstart $(ARGS)
 
 install: $(VENV)/.installed-dev
+
+install-train: $(VENV)/.installed-train
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not heavy" -n $(WORKERS) --dist loadfile $(ARGS)
@@ -94,6 +97,20 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@echo "installing the project and its development tools into $(VENV), about a minute"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $(VENV)/.installed $(VENV)/.installed-local $@
+
+# The usual torch brings some gigabytes for GPUs, so one for CPUs alone is looked for among what pip can find.
+$(VENV)/.installed-train: pyproject.toml | $(VENV)/.installed-dev
+	@torch="$(TORCH)"; cpu=; extras=trl,ray; \
+	[ -n "$$torch" ] || cpu=$$($(BIN)/python -m pip index versions torch 2>/dev/null | grep -o '[0-9.]*+cpu' | head -n 1); \
+	[ -z "$$cpu" ] || torch="torch==$$cpu"; \
+	if [ -z "$$torch" ]; then \
+		extras=ray; \
+		echo "pip finds no torch for CPUs alone, so the tests of local training are skipped. Give pip an index" \
+			"that has one (PIP_EXTRA_INDEX_URL), or take the usual one: make install-train TORCH=torch"; \
+	fi; \
+	echo "installing [$$extras] $$torch into $(VENV), some minutes"; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$$extras]" $$torch
+	@touch $@
 
 # The peers of the benchmark. Where they cannot be had it runs without them and says so.
 $(BENCH)/.installed: benchmarks/peers.txt | $(BIN)/python

@@ -5,8 +5,9 @@
 Each rollout is an episode of verifiers with a root and sub-calls, in a sandbox of its own; the model is a server in
 another process that answers after the given time. An answer is right only if it is made of what that very rollout was
 asked. The lag is how much later than asked a timer of 10 ms fires on the event loop that all of them share, beside
-their interception servers; on a machine with other work that is theirs too, so the CPU that this process used meanwhile
-is beside it, which is the most that it can have to do with it. Needs ``pip install 'rlm-dspy[train]'``.
+their interception servers; on a machine with other work that is theirs too. So the CPU that the loop's own thread used
+meanwhile is beside it, which is what held the loop, and that of the whole process, whose other threads may have held
+the interpreter. Needs ``pip install 'rlm-dspy[train]'``.
 """
 
 from __future__ import annotations
@@ -108,15 +109,17 @@ async def _play(options: argparse.Namespace, url: str) -> int:
     context = vf.ModelContext(client=client, model="m", sampling=vf.SamplingConfig())
     lags: list[float] = []
     own: list[float] = []
+    process: list[float] = []
     sandboxes: list[tuple[int, int]] = []
     others = memory.descendants(os.getpid())
 
     async def tick() -> None:
         while True:
-            due, used = time.perf_counter() + _TICK, time.process_time()
+            due, held, used = time.perf_counter() + _TICK, time.thread_time(), time.process_time()
             await asyncio.sleep(_TICK)
             lags.append(time.perf_counter() - due)
-            own.append(min(lags[-1], time.process_time() - used))
+            own.append(min(lags[-1], time.thread_time() - held))
+            process.append(min(lags[-1], time.process_time() - used))
 
     async def look() -> None:
         while True:
@@ -138,8 +141,8 @@ async def _play(options: argparse.Namespace, url: str) -> int:
     told = [root.info.get("rlm", {}) for root in roots]
     right = sum((one.get("prediction") or {}).get("answer") == f"heard {one.get('query')}" for one in told)
     voids = [error.message for root in roots for error in root.errors]
-    lags.sort()
-    own.sort()
+    for values in (lags, own, process):
+        values.sort()
     least = (options.turns + 1) * options.latency
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     most = max(sandboxes, default=(0, 0))
@@ -148,6 +151,7 @@ async def _play(options: argparse.Namespace, url: str) -> int:
     print(f"  wall time      {took:.1f} s; the model alone takes {least:.1f} s; {used:.1f} s of this process's CPU")
     print(f"  loop lag       p50 {_ms(lags, 0.5)}, p99 {_ms(lags, 0.99)}, most {_ms(lags, 1)} (bar {BAR * 1e3:.0f} ms)")
     print(f"  by its own CPU p50 {_ms(own, 0.5)}, p99 {_ms(own, 0.99)}, most {_ms(own, 1)}")
+    print(f"  of the process p50 {_ms(process, 0.5)}, p99 {_ms(process, 0.99)}, most {_ms(process, 1)}")
     print(f"  this process   {before / 1e6:.0f} MB before, {peak / 1e6:.0f} MB at its peak")
     print(f"  its sandboxes  {most[0] / 1e6:.0f} MB at their peak, in {most[1]} processes")
     for message in voids[:3]:

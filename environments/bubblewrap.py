@@ -108,7 +108,7 @@ def command(
     for target, name in layout.links:
         out += ["--ro-bind", target, name]
     for path in layout.hidden:
-        out += ["--tmpfs", path, "--remount-ro", path]
+        out += ["--tmpfs", path, "--remount-ro", path] if os.path.isdir(path) else ["--ro-bind", "/dev/null", path]
     out += ["--proc", "/proc", "--dev", "/dev"]
     out += _tmpfs(program, "/dev/shm", min(scratch, SHARED_MEMORY_MAX))
     # What bubblewrap made for the mount points is a tmpfs without a bound.

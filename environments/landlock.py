@@ -129,7 +129,7 @@ class Ruleset:
         read: Files and folders that may be read and executed; those that do not exist are left out.
         write: Folders that may be changed in any way, and device files that may be written.
         names: Folders whose entries may be listed, though not opened.
-        hidden: Folders in those of ``read`` that may not be read.
+        hidden: Folders and files in those of ``read`` that may not be read.
     """
 
     def __init__(self, read: list[str], write: list[str], names: list[str], hidden: list[str]) -> None:

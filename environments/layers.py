@@ -46,6 +46,7 @@ class Options:
     scratch: int
     packages: bool
     readable: tuple[str, ...]
+    hidden: tuple[str, ...]
     shared: str | None = None
     """A folder to show as well, unless the code would need a right for it that it does not need without it."""
 
@@ -97,9 +98,9 @@ def start(layer: Layer, options: Options) -> Transport:
 
 
 def _layout(layer: Layer, options: Options) -> Layout:
-    layout = python_layout(options.packages, options.readable)
+    layout = python_layout(options.packages, options.readable, options.hidden)
     if options.shared is not None:
-        wider = python_layout(options.packages, (*options.readable, options.shared))
+        wider = python_layout(options.packages, (*options.readable, options.shared), options.hidden)
         if wider.world_readable == layout.world_readable and (
             layer == "bubblewrap" or wider.reachable == layout.reachable
         ):

@@ -6,6 +6,7 @@ by package, because what lies beside the packages (``.env``, ``.git``) is none o
 
 from __future__ import annotations
 
+import glob
 import os
 import site
 import sys
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rlm_dspy.errors import SandboxUnavailableError
+from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What the dynamic loader and Debian's links need of /etc.
@@ -32,8 +33,8 @@ class Layout:
         flags: Its first options.
         read: Folders and files to show at the same place, read-only; none lies in another, none in `SYSTEM`.
         links: (target, name) for names on the way from ``executable`` to the program that lie in none of ``read``.
-        hidden: Folders in those of ``read``, or in the system's, that are not to be seen: of tasks with known answers,
-            which code could make again.
+        hidden: Folders and files in those of ``read``, or in the system's, that are not to be seen: what was asked for,
+            and tasks with known answers, which code could make again.
         names: Folders that lead to entries of ``read`` and are searched by imports.
         paths: What to append to ``sys.path`` there.
         world_readable: Whether a user who owns none of it can read it once it is in view.
@@ -52,14 +53,16 @@ class Layout:
 
 
 @cache
-def python_layout(packages: bool, readable: tuple[str, ...]) -> Layout:
+def python_layout(packages: bool, readable: tuple[str, ...], hidden: tuple[str, ...] = ()) -> Layout:
     """The layout of the running Python.
 
     Args:
         packages: Whether site-packages are importable.
         readable: Further folders and files to show.
+        hidden: Folders and files not to show.
 
     Raises:
+        ConfigurationError: Python itself is in what is to be hidden.
         SandboxUnavailableError: Python does not know its own program file (an embedded interpreter).
     """
     executable = sys.executable or getattr(sys, "_base_executable", "")
@@ -98,6 +101,9 @@ def python_layout(packages: bool, readable: tuple[str, ...]) -> Layout:
     # An empty path would mean the working directory.
     read = _outermost(p for path in filter(None, wanted) for p in (os.path.abspath(path), os.path.realpath(path)))
     shown = (*SYSTEM, *read)
+    for needed in (executable, real, os.__file__):
+        if _inside(needed, hidden):
+            raise ConfigurationError(f"hidden: {needed} is of the Python that is to run the code")
     links = tuple((real, name) for name in _chain(executable) if not _inside(name, shown))
     checked = [p for p in (*read, os.path.dirname(os.__file__), os.__file__, real, *_prefixes()) if os.path.exists(p)]
     world_readable = all(_others_can_read(path) for path in checked)
@@ -105,7 +111,7 @@ def python_layout(packages: bool, readable: tuple[str, ...]) -> Layout:
         executable=executable,
         flags=("-I", "-B", "-u") if packages else ("-I", "-S", "-B", "-u"),
         read=read,
-        hidden=tuple(path for path in _answers() if _inside(path, shown)),
+        hidden=_outermost((p for p in (*_answers(), *_with_compiled(hidden)) if _inside(p, shown)), but=()),
         links=links,
         names=tuple(name for name in _outermost(names) if not _inside(name, read)),
         paths=tuple(dict.fromkeys(added)),
@@ -118,6 +124,17 @@ def _answers() -> tuple[str, ...]:
     """Where this distribution makes tasks and their answers."""
     folders = [os.path.join(os.path.abspath(place), "tasks") for place in sys.modules["rlm_dspy"].__path__]
     return tuple(dict.fromkeys(path for folder in folders for path in (folder, os.path.realpath(folder))))
+
+
+def _with_compiled(paths: Iterable[str]) -> Iterator[str]:
+    """The paths, by all their names, and of modules also what Python has compiled of them."""
+    for path in paths:
+        if not os.path.islink(path):
+            yield path
+        yield os.path.realpath(path)
+        if path.endswith(".py"):
+            place = Path(os.path.realpath(path))
+            yield from map(str, place.parent.glob(f"__pycache__/{glob.escape(place.stem)}.*.pyc"))
 
 
 def _prefixes() -> list[str]:
@@ -134,11 +151,11 @@ def _inside(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
 
 
-def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
+def _outermost(paths: Iterable[str], but: Iterable[str] = SYSTEM) -> tuple[str, ...]:
     """The paths that exist and lie neither in another one nor in the system's folders, sorted."""
     found: list[str] = []
     for path in sorted({p for p in paths if os.path.exists(p)}):
-        if not _inside(path, (*SYSTEM, *found)):
+        if not _inside(path, (*but, *found)):
             found.append(path)
     return tuple(found)
 

@@ -12,6 +12,7 @@ Two layers are known, tried in this order, and each session runs under one of th
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from typing import Any, Literal, Unpack
 from rlm_dspy.environments import bubblewrap, landlock, layers, packages
 from rlm_dspy.environments.base import BaseOptions, Bound, Description, Environment, Transport
 from rlm_dspy.environments.layers import LAYERS, Layer, Options
-from rlm_dspy.environments.layout import python_layout
+from rlm_dspy.environments.layout import Layout, python_layout
 from rlm_dspy.environments.sizes import format_size, parse_size
 from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
 
@@ -47,6 +48,9 @@ class Local(Environment):
         site_packages: Whether the packages installed for this Python can be imported; without them the start is faster.
         readable: Further folders and files of the host that the code may read, at the same path. One that is on
             ``sys.path`` here is importable there.
+        hidden: Folders and files that the code may not read although they lie in what it may: the answers to what is
+            asked, say, in an installed package. Of a module, also what Python has compiled of it. The project's own
+            `rlm_dspy.tasks` are always hidden.
         layer: ``"auto"``, or the one to use.
         strict: Refuse to run unless everything but memory, which is bounded per process, is bounded.
         **base: As for every environment, see `Environment`: ``timeout``, ``setup_code``, ``packages``, ``files``, ...
@@ -65,6 +69,7 @@ class Local(Environment):
         scratch: int | str = "256MiB",
         site_packages: bool = True,
         readable: Sequence[str | os.PathLike[str]] = (),
+        hidden: Sequence[str | os.PathLike[str]] = (),
         layer: Literal["auto", "bubblewrap", "landlock"] = "auto",
         strict: bool = False,
         **base: Unpack[BaseOptions],
@@ -82,7 +87,8 @@ class Local(Environment):
             raise ConfigurationError('strict=True needs the bubblewrap layer; leave layer="auto"')
         self.processes = processes
         self.site_packages = site_packages
-        self.readable = _checked_paths(readable)
+        self.readable = _checked_paths(readable, "readable")
+        self.hidden = _checked_paths(hidden, "hidden")
         self.layer = layer
         self.strict = strict
 
@@ -137,6 +143,20 @@ class Local(Environment):
             self.open().close()
         return self._describe(_chosen[key])
 
+    def with_hidden(self, hidden: Sequence[str | os.PathLike[str]]) -> Local:
+        """The same place with these folders and files hidden; this one stays as it is.
+
+        Raises:
+            ConfigurationError: One of them does not exist or cannot be hidden.
+        """
+        other = copy.copy(self)
+        other.hidden = _checked_paths(hidden, "hidden")
+        return other
+
+    def layout(self) -> Layout:
+        """The files of the host that a session sees, but for what `packages` installs."""
+        return python_layout(self.site_packages, self.readable, self.hidden)
+
     def _options(self) -> Options:
         return Options(
             memory=self.memory,
@@ -144,6 +164,7 @@ class Local(Environment):
             scratch=self.scratch,
             packages=self.site_packages,
             readable=self.readable,
+            hidden=self.hidden,
             shared=str(packages.install(self.packages)) if self.packages else None,
         )
 
@@ -187,7 +208,7 @@ _lock = threading.Lock()
 def _describe_bubblewrap(local: Local, missing: tuple[str, ...], facts: dict[str, Any]) -> Description:
     root = bubblewrap.as_root()
     lacks = list(missing)
-    if bubblewrap.kept_capability(python_layout(local.site_packages, local.readable)) is not None:
+    if bubblewrap.kept_capability(local.layout()) is not None:
         lacks.append(_KEPT)
     if root or layers.counts_user_namespace():
         whose = "a user of its own" if root else "a user namespace of its own"
@@ -217,7 +238,7 @@ def _describe_bubblewrap(local: Local, missing: tuple[str, ...], facts: dict[str
 
 
 def _describe_landlock(local: Local, missing: tuple[str, ...], facts: dict[str, Any]) -> Description:
-    who = layers.identity(python_layout(local.site_packages, local.readable))
+    who = layers.identity(local.layout())
     lacks = list(missing)
     if who.drop:
         how = f"RLIMIT_NPROC of a user of its own, {local.processes} tasks; one process group"
@@ -248,17 +269,18 @@ def _describe_landlock(local: Local, missing: tuple[str, ...], facts: dict[str, 
     )
 
 
-def _checked_paths(paths: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+def _checked_paths(paths: Sequence[str | os.PathLike[str]], option: str) -> tuple[str, ...]:
     if isinstance(paths, (str, bytes, os.PathLike)):
-        raise ConfigurationError(f"readable takes a sequence of paths; write readable=({os.fspath(paths)!r},)")
+        raise ConfigurationError(f"{option} takes a sequence of paths; write {option}=({os.fspath(paths)!r},)")
     found = []
     for path in paths:
         absolute = os.path.abspath(os.path.expanduser(os.fspath(path)))
         if not os.path.exists(absolute):
-            raise ConfigurationError(f"readable: {absolute} does not exist")
+            raise ConfigurationError(f"{option}: {absolute} does not exist")
         real = os.path.realpath(absolute)
         for name in (absolute, real):
             if name in ("/", bubblewrap.SCRATCH) or any(name == r or name.startswith(r + "/") for r in _RESERVED):
-                raise ConfigurationError(f"readable: {name} cannot be shown to a sandbox; name the folders in it")
+                how = "shown to" if option == "readable" else "hidden from"
+                raise ConfigurationError(f"{option}: {name} cannot be {how} a sandbox; name the folders in it")
         found.append(absolute)
     return tuple(dict.fromkeys(found))

@@ -30,6 +30,10 @@ DEFAULT_MAX_SESSIONS = 64
 VARIABLE = "RLM_DSPY_MAX_SESSIONS"
 STALL_SECONDS = 10.0
 """Seconds for which all sessions must have waited for host calls before one more is let in."""
+_IDLE = 3
+"""Times `STALL_SECONDS` for which nothing was asked of a session that may have been forgotten."""
+_RAREST = 32
+"""Times `STALL_SECONDS` that are at most between two searches for forgotten sessions."""
 
 
 def max_sessions() -> int:
@@ -49,6 +53,8 @@ class Lease:
         self.live = True
         self.calls = 0
         """Cells of it that wait for host calls now; kept by `Slots`."""
+        self.used = time.monotonic()
+        """When it was last asked for anything."""
         self._release = release
         self._lock = threading.Lock()
 
@@ -75,7 +81,10 @@ class Slots:
         self._still = 0
         self._still_since: float | None = None
         self._extra = 0
-        self._moved = time.monotonic()
+        self._moved = self._searched = time.monotonic()
+        self._pause = 0.0
+        self._suspects: frozenset[Lease] = frozenset()
+        self._live: set[Lease] = set()
         self._waiting: deque[Future[Lease]] = deque()
 
     @property
@@ -98,24 +107,29 @@ class Slots:
 
     def _serve(self) -> None:
         limit = max_sessions()
-        granted = []
+        granted: list[tuple[Future[Lease], Lease]] = []
         with self._lock:
             while self._waiting and self._taken < limit + self._extra:
                 # Beyond the limit the newest goes first: the inner ones asked after those that wait in line.
                 future = self._waiting.popleft() if self._taken < limit else self._waiting.pop()
                 if future.set_running_or_notify_cancel():
                     self._taken += 1
-                    granted.append(future)
+                    lease = Lease(self._give_back)
+                    self._live.add(lease)
+                    granted.append((future, lease))
             if not self._waiting:
                 self._extra = 0
             self._look()
         # Outside the lock, because callbacks run here.
-        for future in granted:
-            future.set_result(Lease(self._give_back))
+        for future, lease in granted:
+            future.set_result(lease)
 
     def _give_back(self, lease: Lease) -> None:
         with self._lock:
             self._moved = time.monotonic()
+            if lease in self._suspects and self._moved - self._searched < STALL_SECONDS / 10:
+                self._pause = 0.0  # It was found by the search.
+            self._live.discard(lease)
             self._taken -= 1
             self._still -= lease.calls > 0
             lease.calls = 0
@@ -126,6 +140,7 @@ class Slots:
         with self._lock:
             if not lease.live or lease.calls + change < 0:
                 return
+            lease.used = time.monotonic()
             before, lease.calls = lease.calls > 0, lease.calls + change
             self._still += (lease.calls > 0) - before
             self._look()
@@ -137,12 +152,19 @@ class Slots:
             self._still_since = time.monotonic()
 
     def stuck(self) -> bool:
-        """Whether none was given back for a while; True to one of those who wait, and not again before another."""
+        """Whether to look for forgotten sessions: none was given back for a while, and of some nothing was asked for
+        longer. True to one of those who wait; the rarer, the more often it was for nothing."""
         with self._lock:
             now = time.monotonic()
-            if now - self._moved < STALL_SECONDS / 2:
+            if now - self._moved < STALL_SECONDS / 2 or now - self._searched < self._pause:
                 return False
-            self._moved = now
+            self._suspects = frozenset(
+                lease for lease in self._live if not lease.calls and now - lease.used >= _IDLE * STALL_SECONDS
+            )
+            if not self._suspects:
+                return False
+            self._searched = now
+            self._pause = min(max(2 * self._pause, STALL_SECONDS / 2), _RAREST * STALL_SECONDS)
             return True
 
     def relieve(self) -> None:
@@ -172,7 +194,9 @@ def current() -> Lease | None:
 
 
 def resume(lease: Lease | None) -> None:
-    """Make the calling context that of the session of ``lease``, which may have been opened in another."""
+    """Something is asked of the session of ``lease``: the calling context is one of its, also if opened in another."""
+    if lease is not None:
+        lease.used = time.monotonic()
     if lease is not None and lease.live and not is_nested():
         _current.set(lease)
 
@@ -221,7 +245,7 @@ def _still_waiting(times: int) -> None:
     """A request has waited for a quarter of `STALL_SECONDS`, so often."""
     if slots.stuck():
         # Sessions that nobody closed, and nobody has any more, end when they are collected. It takes a large process
-        # a second in which nothing else runs, so not for each who waits, and not as long as the line moves.
+        # a second in which nothing else runs, so not for each who waits, and not as long as all of them are in use.
         gc.collect()
     if times == 4:
         logger.warning(

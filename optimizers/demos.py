@@ -38,7 +38,7 @@ class Candidate:
     Attributes:
         demo: What a predictor's ``demos`` would hold.
         tokens: About how many it comes to.
-        faults: Turns in it that ended in an error.
+        faults: Turns in it that ended in an error or were refused; a submission before any output was seen is one.
         answer: Its outputs as text; a set of demonstrations should show several.
         words: What it says, as a set; alike ones say the same.
     """
@@ -106,7 +106,8 @@ def _run(task: str, ran: Ran, max_tokens: int, guidance: Guidance) -> Candidate 
         }
         made = _candidate(demo, [task, *(turn.code for turn in turns)])
         if made.tokens <= max_tokens:
-            made.faults = sum(turn.error for turn in ran.trajectory)
+            # What was submitted before any output was seen shows nothing of how an answer is found.
+            made.faults = sum(turn.error for turn in ran.trajectory) + (not before)
             return made
     return None
 
@@ -169,9 +170,9 @@ def _texts(value: Any) -> Iterable[str]:
 def chosen(found: Sequence[Candidate], max_demos: int, max_tokens: int) -> list[Candidate]:
     """Of ``found`` those that show most in the least space.
 
-    The first is the shortest without a fault. Each other one is the one that is least like those before it, an answer
-    that none of them has before one that is there already, and short before long where two are as good. What is said
-    twice is taken once, and all together come to no more than ``max_tokens``.
+    The first is the shortest without a fault (`Candidate.faults`). Each other one is the one that is least like those
+    before it, an answer that none of them has before one that is there already, and short before long where two are as
+    good. What is said twice is taken once, and all together come to no more than ``max_tokens``.
 
     Args:
         found: In any order; the same choice comes of any.

@@ -16,6 +16,11 @@ Everything public is an attribute of this module or of one of its rooms, and is 
     rlm_dspy.providers      key variables of providers, and the fix for their errors
     rlm_dspy.events         what happens in a run
     rlm_dspy.tracking       runs as MLflow traces
+    rlm_dspy.traces         what MLflow has of runs, read back
+    rlm_dspy.evaluation     programs measured and compared, and run on every row of a file
+    rlm_dspy.optimizers     a program improved by its prompts
+    rlm_dspy.presets        what was learned for a model, as files
+    rlm_dspy.training       a program improved by its weights
     rlm_dspy.errors         the exception tree
 """
 
@@ -25,7 +30,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlm_dspy import environments, errors, events, models, providers, signatures, tasks, testing, tracking
+    from rlm_dspy import (
+        environments,
+        errors,
+        evaluation,
+        events,
+        models,
+        optimizers,
+        presets,
+        providers,
+        signatures,
+        tasks,
+        testing,
+        traces,
+        tracking,
+        training,
+    )
     from rlm_dspy.callbacks import Callbacks
     from rlm_dspy.completions import acompletion, completion
     from rlm_dspy.errors import (
@@ -96,7 +116,22 @@ _HOMES = {
     "SandboxUnavailableError": "rlm_dspy.errors",
     "ValueTooLargeError": "rlm_dspy.errors",
 }
-_MODULES = ("environments", "errors", "events", "models", "providers", "signatures", "tasks", "testing", "tracking")
+_MODULES = (
+    "environments",
+    "errors",
+    "evaluation",
+    "events",
+    "models",
+    "optimizers",
+    "presets",
+    "providers",
+    "signatures",
+    "tasks",
+    "testing",
+    "traces",
+    "tracking",
+    "training",
+)
 
 # Written out, because type checkers and editors read no expressions; tests/test_layout.py keeps it equal to the above.
 __all__ = [
@@ -133,18 +168,23 @@ __all__ = [
     "completion",
     "environments",
     "errors",
+    "evaluation",
     "events",
     "journal",
     "listeners",
     "local_lm",
     "models",
+    "optimizers",
+    "presets",
     "providers",
     "replay",
     "signatures",
     "subscribe",
     "tasks",
     "testing",
+    "traces",
     "tracking",
+    "training",
 ]
 
 

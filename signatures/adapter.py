@@ -119,14 +119,20 @@ class ConversationAdapter(dspy.Adapter):
             return self.inner.parse(outputs, completion)
         except AdapterParseError:
             pass
-        fields = {name: field.annotation for name, field in outputs.output_fields.items()}
+        # The same reply, read in another way; nothing is asked again.
         try:
             return dspy.JSONAdapter().parse(outputs, completion)
         except AdapterParseError:
-            found = salvage(completion, fields)
-            if found is None:
-                raise
-            return found
+            pass
+        found = salvage(completion, {name: field.annotation for name, field in outputs.output_fields.items()})
+        if found is None:
+            raise AdapterParseError(
+                adapter_name=type(self).__name__,
+                signature=outputs,
+                lm_response=completion,
+                message=f"The reply does not give {', '.join(outputs.output_fields)}.",
+            )
+        return found
 
 
 class PlainTextAdapter(dspy.Adapter):

@@ -95,6 +95,12 @@ def test_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     modules = {name for name in names if name.endswith(".py")}
     assert modules == expected
     assert "rlm_dspy/py.typed" in names
+    texts = {
+        f"{target}/{path.relative_to(ROOT / folder).as_posix()}"
+        for folder, target in rooms.items()
+        for path in (ROOT / folder).rglob("README.md")
+    }
+    assert texts == {name for name in names if name.endswith(".md")}
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 

@@ -1,4 +1,4 @@
-"""The README and those of the rooms tell the truth: their Python runs, their commands exist.
+"""The README and those of the rooms tell the truth: their Python runs, commands exist, links lead somewhere.
 
 The blocks of one section run in order in one namespace, in a process of its own. Where they ask a model, a server on
 the loopback interface answers; `REPLIES` says what, by section.
@@ -6,25 +6,35 @@ the loopback interface answers; `REPLIES` says what, by section.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlm_dspy import RLM
+from rlm_dspy import RLM, Guidance, Limits, tasks
 from rlm_dspy.cli.parser import parse
 from rlm_dspy.testing import code
 
 ROOT = Path(__file__).resolve().parents[1]
-READMES = ("README.md", "environments/README.md", "optimizers/README.md")
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+FOLDERS = ("rlm_dspy", "signatures", "environments", "optimizers", "training")
+ROOMS = tuple(sorted(str(path.relative_to(ROOT)) for one in FOLDERS for path in (ROOT / one).rglob("README.md")))
+READMES = ("README.md", *ROOMS)
 TEXTS = (*READMES, "CONTRIBUTING.md", "benchmarks/README.md")
+LINKING = (*TEXTS, "CHANGELOG.md", "benchmarks/RESULTS.md", *(f"notebooks/{path.name}" for path in NOTEBOOKS))
+
+NEEDS = {"rlm_dspy/tracking/README.md": ("mlflow", "mlflow"), "training/README.md": ("verifiers", "train")}
+"""The texts whose programs need a package, and the extra that brings it."""
 
 CONTRACT = "1. Rent is due.\n2. Notice has to be given by 31 March.\n"
 
@@ -38,7 +48,7 @@ memory = "2GiB"
 
 REPLIES: dict[str, list[str]] = {
     "The first program": [code("SUBMIT(clauses=[line for line in context.splitlines() if 'March' in line])")],
-    "What the code can call": [
+    "Sub-calls, tools, children": [
         code("who = customer_of(7)\nwho"),
         code("SUBMIT(tickets=[{'number': 7, 'kind': 'billing'}])"),
     ],
@@ -86,8 +96,22 @@ def test_the_readme_has_programs() -> None:
     assert not REPLIES.keys() - {heading for _, heading in SECTIONS}, "a section of REPLIES is no longer there"
 
 
-@pytest.mark.parametrize(("name", "section"), SECTIONS)
+def test_every_room_has_its_text_and_the_readme_leads_to_all() -> None:
+    assert len(ROOMS) >= 11
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not [name for name in ROOMS if f"]({name})" not in text]
+    assert len(text.splitlines()) <= 450, "what is known in detail belongs into the text of its room"
+
+
+def _cases() -> list[Any]:
+    """The sections; what needs an extra that takes seconds to load is heavy."""
+    return [pytest.param(*section, marks=pytest.mark.heavy if section[0] in NEEDS else []) for section in SECTIONS]
+
+
+@pytest.mark.parametrize(("name", "section"), _cases())
 def test_python_blocks_run(name: str, section: str, tmp_path: Path, endpoint: Callable[..., Any]) -> None:
+    if name in NEEDS and importlib.util.find_spec(NEEDS[name][0]) is None:
+        pytest.skip(f"needs pip install 'rlm-dspy[{NEEDS[name][1]}]'")
     (tmp_path / "contract.txt").write_text(CONTRACT)
     replies = REPLIES.get(section, [])
     server = endpoint(replies)
@@ -103,7 +127,7 @@ def test_python_blocks_run(name: str, section: str, tmp_path: Path, endpoint: Ca
         env={**kept, **here, "DSPY_CACHEDIR": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -138,15 +162,34 @@ def test_command_lines_are_understood(line: str, tmp_path: Path, monkeypatch: py
 
 def test_limits_of_the_table_are_those_of_the_constructor() -> None:
     parameters = inspect.signature(RLM.__init__).parameters
-    rows = re.findall(r"^\| `(\w+)` \| ([\w,]+) \|", (ROOT / "README.md").read_text(), re.M)
-    assert len(rows) >= 7
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+|none) \|", (ROOT / "README.md").read_text(), re.M)
+    assert {name for name, _ in rows} == {*Limits.names(), "max_output_chars"}
     for name, default in rows:
         value = parameters[name].default
         assert default == ("none" if value is None else f"{value:,g}"), name
 
 
-def test_the_tests_that_the_readme_names_exist() -> None:
-    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+def first_column(name: str, heading: str) -> list[str]:
+    """What stands in backticks in the first column of the tables below a heading."""
+    below = re.split(rf"^#+ {re.escape(heading)}$", (ROOT / name).read_text(), flags=re.M)[1]
+    cells = re.findall(r"^\| ([^|]*)\|", re.split(r"^#+ ", below, flags=re.M)[0], re.M)
+    return [word for cell in cells for word in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_tables_name_all_that_there_is() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {*first_column("README.md", "The sandbox")} == {*project["entry-points"]["rlm_dspy.environments"]}
+    assert {*first_column("signatures/README.md", "Aids for small models")} == {*Guidance.names()}
+    families = first_column("rlm_dspy/tasks/README.md", "Tasks with known answers")
+    assert {*families} == {*tasks.families()}
+    for row in re.findall(r"^\| `\w+` \|.*$", (ROOT / "rlm_dspy/tasks/README.md").read_text(), re.M):
+        name, kinds = (re.findall(r"`(\w+)`", cell) for cell in row.split("|")[1:3])
+        assert not kinds or kinds == list(tasks.get(name[0]).KINDS), name
+
+
+def test_the_tests_that_the_texts_name_exist() -> None:
+    texts = "".join((ROOT / name).read_text(encoding="utf-8") for name in READMES)
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", texts)
     assert len(named) > 20
     for file, name in named:
         text = (ROOT / "tests" / "core" / file).read_text(encoding="utf-8")
@@ -154,8 +197,38 @@ def test_the_tests_that_the_readme_names_exist() -> None:
 
 
 def test_pictures_are_there_small_and_described() -> None:
-    pictures = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert len(pictures) >= 3
-    for described, path in pictures:
-        file = ROOT / path
-        assert len(described) > 60 and file.read_bytes().startswith(b"\x89PNG") and file.stat().st_size < 150_000, path
+    pictures = {name: re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", prose(name)) for name in READMES}
+    assert len(pictures["README.md"]) >= 3
+    for name, found in pictures.items():
+        for described, path in found:
+            file = (ROOT / name).parent / path
+            assert len(described) > 60 and file.read_bytes().startswith(b"\x89PNG"), path
+            assert file.stat().st_size < 150_000, path
+
+
+def prose(name: str) -> str:
+    """A text without its code, or the prose of a notebook."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    if name.endswith(".ipynb"):
+        cells = json.loads(text)["cells"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+
+
+def anchors(name: str) -> set[str]:
+    """The names under which a text's headings are linked to, as GitHub makes them."""
+    headings = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", one) for one in re.findall(r"^#+ (.+)$", prose(name), re.M))
+    return {re.sub(r"[^\w\- ]", "", one.strip().lower()).replace(" ", "-") for one in headings}
+
+
+@pytest.mark.parametrize("name", LINKING)
+def test_links_lead_somewhere(name: str) -> None:
+    text = re.sub(r"`[^`\n]*`", "", prose(name))
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith(("http://", "https://", "data:", "attachment:")):
+            continue
+        path, _, anchor = link.partition("#")
+        file = (ROOT / name).parent / path if path else ROOT / name
+        assert file.exists(), link
+        if anchor:
+            assert anchor in anchors(str(file.resolve().relative_to(ROOT))), link

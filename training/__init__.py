@@ -2,10 +2,12 @@
 
     endpoint.py        the LM of a seat: requests go to the rollout's endpoint, which records them
     programs.py        the program that is trained, and putting it on the seats of a rollout
+    hiding.py          the task's source, hidden from the model's code
     outcomes.py        one call of it: what came of it, and whose fault it was where nothing did
     harness.py         the harness of verifiers: a rollout is one call of the program
     seats.py           how seats lend their endpoints to the program
     env.py             the environment of verifiers, with the seats of root, sub-calls and children
+    collecting.py      garbage collection that does not stop the rollouts
     cases.py           what a task gives the program, made again from a few numbers wherever it is needed
     factory.py         families of tasks as task sets, all from one factory: rewards, metrics
     samples.py         good rollouts as rows to fine-tune on
@@ -44,14 +46,16 @@ if __name__ != "rlm_dspy.training":
     )
 
 if TYPE_CHECKING:
-    from rlm_dspy.training.cases import CaseData
+    from rlm_dspy.training.cases import Case, CaseData, InputsData
     from rlm_dspy.training.env import RLMEnv, RLMEnvConfig
     from rlm_dspy.training.factory import CaseTask, taskset
     from rlm_dspy.training.harness import RLMHarness, RLMHarnessConfig
 
 __all__ = [
+    "Case",
     "CaseData",
     "CaseTask",
+    "InputsData",
     "RLMEnv",
     "RLMEnvConfig",
     "RLMHarness",
@@ -60,8 +64,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Case": "cases",
     "CaseData": "cases",
     "CaseTask": "factory",
+    "InputsData": "cases",
     "RLMEnv": "env",
     "RLMEnvConfig": "env",
     "RLMHarness": "harness",

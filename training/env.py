@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import httpx
 import verifiers.v1 as vf
 from pydantic import Field, model_validator
 
 from rlm_dspy.errors import ConfigurationError
+from rlm_dspy.training.collecting import Seldom
 from rlm_dspy.training.harness import RLMHarnessConfig
+from rlm_dspy.training.hiding import sources
+from rlm_dspy.training.programs import Programs
 from rlm_dspy.training.seats import Desk, Turnstile, current_desk
 
 __all__ = ["RLMEnv", "RLMEnvConfig"]
@@ -32,6 +36,8 @@ class RLMEnvConfig(vf.EnvConfig):
         children: The seat that plays the roots of children.
         train_agent, train_sub, train_child: Whether what the seat says is trained.
         sub_reward, child_reward: What of the root's reward these seats get.
+        seldom_collect: Full garbage collections of the process are rare while this environment serves, and leave out
+            what was there before, because the event loop of all rollouts stands still in them.
     """
 
     agent: vf.AgentConfig = _seat()
@@ -45,6 +51,7 @@ class RLMEnvConfig(vf.EnvConfig):
     sub_reward: float = Field(1.0, allow_inf_nan=False)
     child_reward: float = Field(1.0, allow_inf_nan=False)
     max_concurrent_agents: int | None = None
+    seldom_collect: bool = True
 
     @model_validator(mode="after")
     def _seats_play_together(self) -> RLMEnvConfig:
@@ -61,6 +68,19 @@ class RLMEnv(vf.Env[RLMEnvConfig]):
     def __init__(self, config: RLMEnvConfig) -> None:
         super().__init__(config)
         self._turnstile = Turnstile()
+        self._programs = Programs()
+        self._seldom = Seldom()
+
+    async def start(self) -> None:
+        """What takes long at the first rollout, before it. Called by verifiers."""
+        # Imports the rest of httpx, which makes the clients of verifiers.
+        await httpx.AsyncClient().aclose()
+        if self.config.seldom_collect:
+            self._seldom.begin()
+
+    async def stop(self) -> None:
+        """The process is as it was before `start`."""
+        self._seldom.end()
 
     async def setup(self, agents: Any) -> None:
         """Say what is trained."""
@@ -70,7 +90,8 @@ class RLMEnv(vf.Env[RLMEnvConfig]):
 
     async def run(self, task: vf.Task, agents: Any) -> None:
         """One call of the program; other seats join when they are first asked."""
-        desk = Desk({"sub": agents.sub.run, "child": agents.child.run}, self.config.children, self._turnstile)
+        runs = {"sub": agents.sub.run, "child": agents.child.run}
+        desk = Desk(runs, self.config.children, self._turnstile, self._programs, sources(task))
         token = current_desk.set(desk)
         ended = False
         try:

@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import math
 import random
 import statistics
 import sys
@@ -40,6 +41,8 @@ from rlm_dspy.training.updates import Update, advantages, update
 __all__ = ["Learned", "Step", "grpo", "learnable", "main"]
 
 LOG = "steps.jsonl"
+REFUSALS = 3
+"""Steps in a row whose gradient is no number, before training ends."""
 NO_KEY = "RLM_DSPY_NO_KEY"
 
 
@@ -50,7 +53,7 @@ class Step:
     Attributes:
         number: From 1.
         reward: Mean of the roots.
-        rollouts, void: That counted; that ended in an error and count for nothing.
+        rollouts, void: That counted; that ended in an error, or with a reward that is no number, and count for nothing.
         sequences: Learned from, by seat.
         metrics: Means over the roots' traces, such as ``"turns"``.
         update: What it did to the weights.
@@ -127,7 +130,8 @@ def grpo(
     Raises:
         MissingExtraError: verifiers or torch is missing.
         ConfigurationError: The environment, the renderer or the model cannot be had, or ``out`` is not empty.
-        RLMError: No rollout of a step counted; the message says what ended them. What was learned before is saved.
+        RLMError: No rollout of a step counted; the message says what ended them. Or the gradients of three steps one
+            after the other were no numbers. What was learned before is saved.
     """
     need()
     need_torch()
@@ -154,6 +158,7 @@ def grpo(
 
         async def play() -> None:
             chosen = _chosen(list(loaded.taskset), tasks, seed)
+            refused = 0
             async with loaded.serving():
                 for number in range(1, steps + 1):
                     groups = await asyncio.gather(*(_group(loaded, task, group, context) for task in next(chosen)))
@@ -168,12 +173,18 @@ def grpo(
 
                     await asyncio.to_thread(change)
                     learned.steps.append(step)
+                    refused = refused + 1 if step.update.refused else 0
                     with (folder / LOG).open("a") as file:
                         file.write(json.dumps(asdict(step)) + "\n")
                     if watch is not None:
                         watch(step)
                     if save_every and number % save_every == 0 and number < steps:
                         local.save(folder / f"step_{number}")
+                    if refused == REFUSALS:
+                        raise RLMError(
+                            f"the gradients of steps {number - REFUSALS + 1} to {number} were no finite numbers, so "
+                            "nothing was learned by them: take a smaller learning_rate, or float32"
+                        )
 
         try:
             _to_its_end(play())
@@ -232,7 +243,7 @@ def _told(groups: list[list[Any]], step: Step, scaled: bool) -> list[Sequence]:
     rewards: list[float] = []
     metrics: dict[str, list[float]] = {}
     for episodes in groups:
-        good = [episode for episode in episodes if episode.ok]
+        good = [episode for episode in episodes if episode.ok and _judged(episode)]
         step.void += len(episodes) - len(good)
         step.rollouts += len(good)
         for episode in good:
@@ -246,6 +257,11 @@ def _told(groups: list[list[Any]], step: Step, scaled: bool) -> list[Sequence]:
     for one in found:
         step.sequences[one.seat] = step.sequences.get(one.seat, 0) + 1
     return found
+
+
+def _judged(episode: Any) -> bool:
+    """Whether all its rewards are numbers. One that is not would make all of its group NaN."""
+    return all(math.isfinite(float(trace.reward)) for trace in episode.traces)
 
 
 def learnable(episodes: list[Any], *, scaled: bool = False) -> list[Sequence]:
@@ -284,7 +300,10 @@ def _why(groups: list[list[Any]]) -> str:
     errors = [
         error for episodes in groups for episode in episodes for trace in episode.traces for error in trace.errors
     ]
-    return f"{errors[-1].type}: {errors[-1].message}"[:1_000] if errors else "none said why"
+    if errors:
+        return f"{errors[-1].type}: {errors[-1].message}"[:1_000]
+    every = [episode for episodes in groups for episode in episodes]
+    return "none said why" if all(map(_judged, every)) else "their rewards are no finite numbers"
 
 
 def main(arguments: Several[str] | None = None) -> int:
@@ -347,6 +366,7 @@ def _line(step: Step) -> str:
         f"step {step.number}: reward {step.reward:.3f} of {step.rollouts} rollouts ({step.void} void), "
         f"{seats or 'no sequences'}; {step.update.tokens} tokens, "
         f"gradient {step.update.gradient:.2g}, gap {step.update.gap:.1e}"
+        + ("; the gradient was no number, and was left out" if step.update.refused else "")
     )
 
 

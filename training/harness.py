@@ -8,7 +8,6 @@ seats of their own; under any other environment of verifiers all calls are the o
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from pydantic import Field, model_validator
 from rlm_dspy.training import programs
 from rlm_dspy.training.cases import DEFAULT_SIGNATURE, Case, case_of
 from rlm_dspy.training.endpoint import Address, Switchboard
+from rlm_dspy.training.hiding import hiding, sources
 from rlm_dspy.training.outcomes import Result, play
 from rlm_dspy.training.seats import current_desk, current_loan
 
@@ -36,7 +36,8 @@ class RLMHarnessConfig(vf.HarnessConfig):
         signature: Of that RLM, in place of the task's own.
         options: Its options, as `rlm_dspy.RLM` has them; of a named program, those of ``with_options``.
         environment: Where code runs, by name: ``"local"``, ``"docker"``, ...
-        environment_options: Of it.
+        environment_options: Of it. Where code runs in the local environment, the files that the classes of the task are
+            written in are hidden from it, unless ``hidden`` says otherwise.
     """
 
     id: str = "rlm-dspy-harness"
@@ -72,8 +73,8 @@ class RLMHarness(vf.Harness[RLMHarnessConfig]):
 
     def __init__(self, config: RLMHarnessConfig) -> None:
         super().__init__(config)
-        self._made: dict[tuple[str, str | None], dspy.Module] = {}
-        self._making = threading.Lock()
+        # verifiers makes a harness for each rollout; those of our own environment share its programs.
+        self._programs = programs.Programs()
 
     async def launch(
         self,
@@ -96,7 +97,9 @@ class RLMHarness(vf.Harness[RLMHarnessConfig]):
             await loan.serve(own)
             return _done("")
         case = await case_of(data)
-        program = self._program(case, data.system_prompt)
+        desk = current_desk.get()
+        hidden = sources(data) if desk is None else (*sources(data), *desk.hidden)
+        program = self._program(case, data.system_prompt, hidden)
         async with _borrowing() as (borrow, children), Switchboard() as board:
             names = {"agent": "agent", "sub": "sub", "child": children} if borrow else dict.fromkeys(_ROLES, "agent")
             seats = {role: board.seat(name, _opening(borrow, name, own)) for role, name in names.items()}
@@ -110,15 +113,16 @@ class RLMHarness(vf.Harness[RLMHarnessConfig]):
         trace.root_reply = reply
         return _done(reply)
 
-    def _program(self, case: Case, system_prompt: str | None) -> dspy.Module:
-        key = (case.signature, system_prompt)
-        with self._making:
-            if key not in self._made:
-                signature: Any = case.signature
-                if system_prompt is not None:
-                    signature = dspy.Signature(case.signature, system_prompt)
-                self._made[key] = self.config.make(signature)
-            return self._made[key]
+    def _program(self, case: Case, system_prompt: str | None, hidden: tuple[str, ...]) -> dspy.Module:
+        def make() -> dspy.Module:
+            signature: Any = case.signature
+            if system_prompt is not None:
+                signature = dspy.Signature(case.signature, system_prompt)
+            return hiding(self.config.make(signature), hidden)
+
+        desk = current_desk.get()
+        kept = self._programs if desk is None else desk.programs
+        return kept.get((self.config.model_dump_json(), case.signature, system_prompt, hidden), make)
 
 
 _ROLES = ("agent", "sub", "child")

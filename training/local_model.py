@@ -82,6 +82,10 @@ class LocalModel:
         """The weights that are trained."""
         return (weight for weight in self.model.parameters() if weight.requires_grad)
 
+    def window(self) -> int | None:
+        """Tokens of its context, if its configuration says."""
+        return int(getattr(self.model.config, "max_position_embeddings", 0) or 0) or None
+
     def save(self, folder: str | PathLike[str]) -> Path:
         """Save it whole: a folder that transformers and vLLM load. Adapters are merged into it, and kept apart in
         ``adapter`` as well. The model in memory stays as it is."""

@@ -1,15 +1,17 @@
 """The program that is trained, and putting it on the seats of a rollout.
 
-It is named by its import path or described by a signature and the options of `rlm_dspy.RLM`, and made once a process.
-For each rollout a view of it is made, whose LMs are those of the seats, and no others: what a program says of LMs of
-its own is left out, because a call that does not reach the endpoint is trained by nobody.
+It is named by its import path or described by a signature and the options of `rlm_dspy.RLM`, and made once an
+environment (`Programs`). For each rollout a view of it is made, whose LMs are those of the seats, and no others: what a
+program says of LMs of its own is left out, because a call that does not reach the endpoint is trained by nobody.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import dspy
@@ -21,7 +23,36 @@ from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.rlm import RLM
 from rlm_dspy.routing import Routes
 
-__all__ = ["called", "made", "seated"]
+__all__ = ["Programs", "called", "made", "seated"]
+
+KEPT = 64
+"""Programs that an environment keeps: one for each signature of its tasks."""
+
+
+class Programs:
+    """The programs of an environment, which all of its rollouts share.
+
+    To make one takes milliseconds, in which the event loop of all rollouts stands still, and its classes are garbage
+    that only a full collection finds: so it is made for the first rollout and kept.
+
+    Args:
+        size: Most that are kept; those that were used longest ago go first.
+    """
+
+    def __init__(self, size: int = KEPT) -> None:
+        self._kept: OrderedDict[Hashable, dspy.Module] = OrderedDict()
+        self._lock = threading.Lock()
+        self._size = size
+
+    def get(self, key: Hashable, make: Callable[[], dspy.Module]) -> dspy.Module:
+        """The program of this key, made if it is not there."""
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = make()
+            self._kept.move_to_end(key)
+            while len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+            return self._kept[key]
 
 
 def made(

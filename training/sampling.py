@@ -8,6 +8,7 @@ the distribution at the request's temperature, as vLLM gives them to trainers (`
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import inspect
 import queue
 import threading
@@ -19,6 +20,9 @@ from typing import Any
 from rlm_dspy.training.local_model import LocalModel
 
 __all__ = ["Asked", "Sampled", "Sampler"]
+
+REMEMBERED = 100_000
+"""Prompts, that it is counted for how often each was asked."""
 
 
 @dataclass(frozen=True)
@@ -55,29 +59,43 @@ class Sampled:
     finish: str = "length"
 
 
+class _Answer(Future[Sampled]):
+    """One that can be left while it is being made, too."""
+
+    unwanted = False
+
+    def cancel(self) -> bool:
+        self.unwanted = True
+        return super().cancel()
+
+    @property
+    def awaited(self) -> bool:
+        """Whether there is something to do for it."""
+        return not self.unwanted and not self.done()
+
+
 class Sampler:
     """Answers requests, until it is closed.
 
     Args:
         local: The model. It may be trained while `paused`.
         width: Most requests in one batch.
-        seed: Of what is drawn; which request draws first depends on the order in which they come.
+        seed: Of what is drawn. A request draws by it, by its own prompt, and by how often that was asked before; not
+            by what else is asked meanwhile, nor by the order in which that comes.
 
     Attributes:
         calls: Requests that were answered.
     """
 
     def __init__(self, local: LocalModel, *, width: int = 16, seed: int = 0) -> None:
-        import torch
-
         self.local = local
         self.width = width
         self.calls = 0
-        self._random = torch.Generator(device=local.device).manual_seed(seed)
+        self._dice = _Dice(seed, local.device)
         self._lock = threading.Lock()
         self._door = threading.Lock()
         self._closed = False
-        self._waiting: queue.SimpleQueue[tuple[Asked, Future[Sampled]] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[Asked, _Answer] | None] = queue.SimpleQueue()
         base = local.model.get_base_model() if hasattr(local.model, "get_base_model") else local.model
         takes = inspect.signature(base.forward).parameters
         self._last_only = "logits_to_keep" in takes
@@ -87,8 +105,12 @@ class Sampler:
         self._thread.start()
 
     def ask(self, asked: Asked) -> Future[Sampled]:
-        """The answer, when there is one; cancelled where it is closed already."""
-        answer: Future[Sampled] = Future()
+        """The answer, when there is one; cancelled where it is closed already.
+
+        Whoever no longer wants it may cancel it at any time, also while it is being made: the others of its batch are
+        answered, and nothing more is done for this one.
+        """
+        answer = _Answer()
         with self._door:
             if self._closed:
                 answer.cancel()
@@ -100,6 +122,7 @@ class Sampler:
     def paused(self) -> Iterator[None]:
         """While this is held, nothing is sampled, and the weights may change."""
         with self._lock:
+            self._dice.next_age()
             yield
 
     def close(self) -> None:
@@ -128,7 +151,7 @@ class Sampler:
             if batch[-1] is None:
                 return
 
-    def _answer(self, batch: list[tuple[Asked, Future[Sampled]]]) -> None:
+    def _answer(self, batch: list[tuple[Asked, _Answer]]) -> None:
         import torch
 
         model, device = self.local.model, self.local.device
@@ -141,10 +164,11 @@ class Sampler:
         places = (mask.cumsum(-1) - 1).clamp(min=0)
         options: dict[str, Any] = {"logits_to_keep": 1} if self._last_only else {}
         said = [Sampled() for _ in batch]
+        dice = [self._dice.of(asked.ids) if asked.temperature else None for asked, _ in batch]
         past = None
         try:
             with torch.inference_mode():
-                while not all(answer.done() for _, answer in batch):
+                while any(answer.awaited for _, answer in batch):
                     out = model(
                         input_ids=ids,
                         attention_mask=mask,
@@ -154,25 +178,28 @@ class Sampler:
                         **{self._cache: past},
                     )
                     past = out[self._cache]
-                    drawn = self._draw(out.logits[:, -1].float(), batch, said)
+                    drawn = self._draw(out.logits[:, -1].float(), batch, said, dice)
                     ids = torch.tensor(drawn, device=device)[:, None]
                     mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
                     places = places[:, -1:] + 1
         finally:
             model.train(training)
+            for (_, answer), so_far in zip(batch, said, strict=True):
+                if answer.unwanted and not answer.done():
+                    answer.set_result(so_far)
 
-    def _draw(self, logits: Any, batch: list[tuple[Asked, Future[Sampled]]], said: list[Sampled]) -> list[int]:
+    def _draw(self, logits: Any, batch: list[tuple[Asked, _Answer]], said: list[Sampled], dice: list[Any]) -> list[int]:
         import torch
 
         drawn = [0] * len(batch)
         for place, ((asked, answer), so_far) in enumerate(zip(batch, said, strict=True)):
-            if answer.done():
+            if not answer.awaited:
                 continue
             scaled = torch.log_softmax(logits[place] / (asked.temperature or 1.0), dim=-1)
             if asked.temperature == 0:
                 token = int(scaled.argmax())
             else:
-                token = int(torch.multinomial(_cut(scaled.exp(), asked.top_p), 1, generator=self._random))
+                token = int(torch.multinomial(_cut(scaled.exp(), asked.top_p), 1, generator=dice[place]))
             drawn[place] = token
             so_far.ids.append(token)
             so_far.logprobs.append(float(scaled[token]))
@@ -182,6 +209,32 @@ class Sampler:
                 self.calls += 1
                 answer.set_result(so_far)
         return drawn
+
+
+class _Dice:
+    """What requests draw by: one generator each."""
+
+    def __init__(self, seed: int, device: Any) -> None:
+        self._seed = seed
+        self._device = device
+        self._age = 0
+        self._asked: dict[bytes, int] = {}
+
+    def next_age(self) -> None:
+        """Forget what was asked; what is drawn from now on was never drawn before, though."""
+        self._age += 1
+        self._asked.clear()
+
+    def of(self, ids: list[int]) -> Any:
+        import torch
+
+        if len(self._asked) >= REMEMBERED:
+            self.next_age()
+        prompt = hashlib.blake2b(repr(ids).encode(), digest_size=16).digest()
+        again = self._asked[prompt] = self._asked.get(prompt, -1) + 1
+        about = f"{self._seed} {self._age} {again} ".encode() + prompt
+        number = int.from_bytes(hashlib.blake2b(about, digest_size=8).digest())
+        return torch.Generator(device=self._device).manual_seed(number - (1 << 63))
 
 
 def _cut(probabilities: Any, top_p: float) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 import verifiers.v1 as vf
 
 from rlm_dspy.training.endpoint import Address
+from rlm_dspy.training.programs import Programs
 
 __all__ = ["Desk", "LentTask", "Loan", "Turnstile", "current_desk", "current_loan"]
 
@@ -86,13 +87,21 @@ class Desk:
     Args:
         runs: For each seat, what starts a run of it on a task.
         children: The seat that plays the roots of children.
-        turnstile: Of the environment.
+        turnstile, programs: Of the environment.
+        hidden: Files that the program's code must not read.
     """
 
     def __init__(
-        self, runs: dict[str, Callable[[vf.Task], Awaitable[Any]]], children: str, turnstile: Turnstile
+        self,
+        runs: dict[str, Callable[[vf.Task], Awaitable[Any]]],
+        children: str,
+        turnstile: Turnstile,
+        programs: Programs,
+        hidden: tuple[str, ...] = (),
     ) -> None:
         self.children = children
+        self.programs = programs
+        self.hidden = hidden
         self._turnstile = turnstile
         self._runs = runs
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -103,6 +103,11 @@ def learned_messages(row: Mapping[str, Any]) -> list[tuple[Message, bool]]:
     Raises:
         ConfigurationError: The row has neither, or a message has no role or no text.
     """
+    for message in itertools.chain.from_iterable(
+        row[name] for name in ("messages", "prompt", "completion") if isinstance(row.get(name), list)
+    ):
+        if not isinstance(message, Mapping):
+            raise ConfigurationError(f"a message is an object with a 'role' and a 'content', not {message!r:.200}")
     if isinstance(row.get("messages"), list):
         found = [(message, message.get("weight", 1) != 0 and message.get("train", True)) for message in row["messages"]]
     elif isinstance(row.get("prompt"), list) and isinstance(row.get("completion"), list):

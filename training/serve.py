@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import sys
 import threading
 import time
@@ -77,7 +78,7 @@ class Server:
         self.name = name
         self.max_tokens = max_tokens
         self.template = dict(template or {})
-        self.window = int(getattr(local.model.config, "max_position_embeddings", 0) or 32_768)
+        self.window = local.window() or 32_768
         self.ends = _ends(local)
         self.url = ""
         self._loop = asyncio.new_event_loop()
@@ -113,7 +114,8 @@ class Server:
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/inference/v1/generate", self._generate)
         app.router.add_get("/v1/models", self._models)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        # A handler is cancelled when its client goes away, and the sampler then leaves its request.
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, HOST, port)
         try:
@@ -125,7 +127,7 @@ class Server:
         return runner
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop serving. Requests that are being answered have a second more."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -146,9 +148,13 @@ class Server:
             temperature = 1.0 if asked.get("temperature") is None else float(asked["temperature"])
             top_p = 1.0 if asked.get("top_p") is None else float(asked["top_p"])
             most = min(int(given), room)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise _Refused(f"temperature, top_p and max_tokens are numbers: {error}") from error
-        if most < 1 or temperature < 0 or not 0 < top_p <= 1:
+        # What the model cannot compute would be the error of all requests of the same batch.
+        known = len(self.local.model.get_input_embeddings().weight)
+        if not ids or not all(type(one) is int and 0 <= one < known for one in ids):
+            raise _Refused(f"a prompt is at least one token, each a number of 0 to {known - 1}")
+        if most < 1 or not 0 <= temperature < math.inf or not 0 < top_p <= 1:
             raise _Refused("max_tokens is at least 1, temperature at least 0, top_p above 0 and at most 1")
         return await asyncio.wrap_future(self.sampler.ask(Asked(ids, most, temperature, top_p, stop)))
 
@@ -159,6 +165,8 @@ class Server:
             if body.get("n", 1) not in (1, None):
                 raise _Refused("this server gives one choice: leave n out")
             tokenizer = self.local.tokenizer
+            if not all(isinstance(message, dict) for message in body["messages"]):
+                raise _Refused("messages are objects with a role and a content")
             messages = [{**message, "content": _text(message.get("content"))} for message in body["messages"]]
             options = {**self.template, **(body.get("chat_template_kwargs") or {})}
             prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
@@ -185,6 +193,8 @@ class Server:
     async def _generate(self, request: Any) -> Any:
         async def answer(body: dict[str, Any]) -> dict[str, Any]:
             asked = body.get("sampling_params") or {}
+            if not isinstance(asked, dict) or not isinstance(body["token_ids"], list):
+                raise _Refused("token_ids is a list, and sampling_params an object")
             said = await self._sample(body["token_ids"], asked, frozenset(asked.get("stop_token_ids") or ()))
             content = [
                 {"token": f"token_id:{token}", "logprob": value}
@@ -206,7 +216,10 @@ async def _answered(request: Any, answer: Any) -> Any:
     from aiohttp import web
 
     try:
-        return web.json_response(await answer(json.loads(await request.read())))
+        body = json.loads(await request.read())
+        if not isinstance(body, dict):
+            raise _Refused("a request is a JSON object")
+        return web.json_response(await answer(body))
     except _Refused as refused:
         said, kind, status = str(refused), "invalid_request_error", 400
     except (KeyError, TypeError, ValueError) as error:
@@ -219,9 +232,11 @@ async def _answered(request: Any, answer: Any) -> Any:
 
 def _text(content: Any) -> str:
     if isinstance(content, list):
-        if any(part.get("type") != "text" for part in content):
+        if any(not isinstance(part, dict) or part.get("type") != "text" for part in content):
             raise _Refused("this server takes text alone")
         return "".join(part["text"] for part in content)
+    if not isinstance(content, str | None):
+        raise _Refused("the content of a message is a text, or a list of its parts")
     return content or ""
 
 

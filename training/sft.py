@@ -41,7 +41,7 @@ class Tuned:
         folder: Of the model.
         rows: That were read.
         sequences: That were learned.
-        too_long: Sequences that were left out, because they have more than ``max_tokens``.
+        too_long: Sequences that were left out, because they have more than ``max_tokens`` or than the model's context.
         tokens, learned: Tokens of all sequences, and how many of them are learned.
         steps: Updates.
         losses: Of the steps: the mean over their learned tokens, nats.
@@ -90,7 +90,8 @@ def sft(
         epochs: Times that each sequence is seen, unless ``steps`` says how many updates there are.
         learning_rate: None for 2e-4 with LoRA, 1e-5 without.
         batch, accumulate: Sequences at once on the device, and how often before an update.
-        max_tokens: Longer sequences are left out, and counted: cut off they would teach to end in the middle.
+        max_tokens: Longer sequences are left out, and counted: cut off they would teach to end in the middle. So are
+            those that are longer than the model's context.
         template: Arguments of the chat template, such as ``{"enable_thinking": False}``.
         seed: Of the order.
         device: None for a GPU where there is one.
@@ -99,7 +100,8 @@ def sft(
 
     Raises:
         MissingExtraError: TRL or torch is missing.
-        ConfigurationError: There is nothing to learn from, or ``out`` is not empty.
+        ConfigurationError: There is nothing to learn from, a row is none (the message says which), or ``out`` is not
+            empty.
     """
     need_torch("trl", "datasets")
     from datasets import Dataset
@@ -110,17 +112,25 @@ def sft(
     local = model if isinstance(model, LocalModel) else load(model, lora, device=device)
     tuned = Tuned(folder)
     kept: list[Sequence] = []
+    room = local.window()
+    most = min(max_tokens, room or max_tokens)
     for row in rows:
         tuned.rows += 1
-        for one in sequences(row, local.tokenizer, template):
-            if len(one.ids) > max_tokens:
-                tuned.too_long += 1
-            else:
-                kept.append(one)
+        try:
+            made = list(sequences(row, local.tokenizer, template))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"row {tuned.rows}: {error}") from error
+        kept += [one for one in made if len(one.ids) <= most]
+        tuned.too_long += sum(len(one.ids) > most for one in made)
     if not kept:
+        bound = f"max_tokens={max_tokens}" if most == max_tokens else f"the {room} tokens of the model's context"
         raise ConfigurationError(
-            f"nothing to learn from in {tuned.rows} rows"
-            + (f": {tuned.too_long} sequences have more than max_tokens={max_tokens}" if tuned.too_long else "")
+            f"nothing to learn from in {tuned.rows} rows: "
+            + (
+                f"{tuned.too_long} sequences have more than {bound}"
+                if tuned.too_long
+                else "no message in them is an assistant's that is to be learned"
+            )
         )
     tuned.sequences, tuned.tokens = len(kept), sum(len(one.ids) for one in kept)
     tuned.learned = sum(one.learned for one in kept)

@@ -35,6 +35,7 @@ def make_tiny_model(
     hidden: int = 64,
     layers: int = 2,
     window: int = 16_384,
+    lines: bool = False,
     seed: int = 0,
 ) -> Path:
     """Write a tokenizer and a model of random weights to a folder.
@@ -45,6 +46,8 @@ def make_tiny_model(
         vocabulary: Tokens, at most; single bytes are always among them.
         hidden, layers: Size of the model.
         window: Tokens of context.
+        lines: A token may be as long as a line, not just as long as a word: what the texts repeat is then few tokens,
+            and a prompt that takes a thousand otherwise takes two or three hundred.
         seed: Of the weights.
 
     Raises:
@@ -56,7 +59,11 @@ def make_tiny_model(
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
     plain = Tokenizer(models.BPE())
-    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if lines:
+        apart = pre_tokenizers.Split("\n", "isolated")
+        plain.pre_tokenizer = pre_tokenizers.Sequence([apart, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    else:
+        plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,

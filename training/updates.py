@@ -7,6 +7,7 @@ sampled tokens of the update (arXiv 2503.20783, 2503.14476), without a term for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from rlm_dspy.training.local_model import LocalModel
 from rlm_dspy.training.sequences import Sequence
 
 __all__ = ["Update", "advantages", "logprobs", "update"]
+
+ALIKE = 1e-9
+"""Rewards that differ by no more are as good."""
 
 
 @dataclass
@@ -29,6 +33,7 @@ class Update:
             probability; with nothing learned in between it is rounding.
         clipped: Share of tokens whose ratio was out of bounds.
         gradient: Norm, before it was clipped.
+        refused: The loss or its gradient was no finite number, so the weights were left as they were.
     """
 
     loss: float = 0.0
@@ -36,18 +41,23 @@ class Update:
     gap: float = 0.0
     clipped: float = 0.0
     gradient: float = 0.0
+    refused: bool = False
 
 
 def advantages(rewards: Several[float], *, scaled: bool = False) -> list[float]:
-    """How much better each rollout of a group was than its mean.
+    """How much better each rollout of a group was than its mean. Exactly 0.0 for all, where all were as good.
 
     Args:
-        rewards: Of the rollouts of one task.
+        rewards: Of the rollouts of one task, finite.
         scaled: Divide by the standard deviation, as GRPO's paper does; it weighs easy and hard tasks more.
     """
-    mean = sum(rewards) / len(rewards) if rewards else 0.0
-    spread = (sum((reward - mean) ** 2 for reward in rewards) / len(rewards)) ** 0.5 if rewards and scaled else 1.0
-    return [(reward - mean) / (spread or 1.0) for reward in rewards]
+    # The mean of rewards that are alike is not always one of them: 0.7 three times is. Rounding is no difference, and
+    # scaled it would be as large as any.
+    if not rewards or max(rewards) - min(rewards) <= ALIKE:
+        return [0.0] * len(rewards)
+    mean = sum(rewards) / len(rewards)
+    spread = (sum((reward - mean) ** 2 for reward in rewards) / len(rewards)) ** 0.5 if scaled else 1.0
+    return [(reward - mean) / spread for reward in rewards]
 
 
 def logprobs(local: LocalModel, sequence: Sequence) -> Any:
@@ -69,7 +79,8 @@ def update(
     clip: float = 0.2,
     max_gradient: float = 1.0,
 ) -> Update:
-    """Change the weights once. One sequence is on the device at a time.
+    """Change the weights once, or not at all where there is nothing to learn or the gradient is no number. One sequence
+    is on the device at a time.
 
     Args:
         local: The model.
@@ -102,5 +113,17 @@ def update(
         outside += int(((ratio.detach() - 1).abs() > clip).sum())
     done.clipped = outside / done.tokens
     done.gradient = float(torch.nn.utils.clip_grad_norm_(list(local.trained()), max_gradient))
-    optimizer.step()
+    if math.isfinite(done.loss) and math.isfinite(done.gradient):
+        optimizer.step()
+    else:
+        # One step by it would make every weight NaN.
+        done.refused = True
+        done.loss, done.gradient = _finite(done.loss), _finite(done.gradient)
+        done.gap = _finite(done.gap)
+    optimizer.zero_grad()
     return done
+
+
+def _finite(value: float) -> float:
+    """For JSON, which has no NaN."""
+    return value if math.isfinite(value) else 0.0

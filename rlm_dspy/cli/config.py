@@ -20,7 +20,7 @@ from rlm_dspy.redact import redact
 ENVIRONMENT_TABLE = "env"
 _NOT_IN_FILE = ("help", "words", "config", "env_opt")
 _PATHS = ("out", "events")
-_PATH_OPTIONS = ("readable", "python")
+_PATH_OPTIONS = ("readable", "hidden", "python")
 _SECRET = re.compile(r"(^|_)(api_?)?(key|token|secret|password|passwd|credentials?)s?$")
 _SCRIPTED = "scripted:"
 

@@ -124,6 +124,7 @@ def store(options: argparse.Namespace) -> None:
     from rlm_dspy.cli import quiet
     from rlm_dspy.errors import ConfigurationError
     from rlm_dspy.traces.store import library
+    from rlm_dspy.traces.uri import anchored
 
     quiet.libraries()
     if getattr(options, "trace", None) and os.path.isfile(options.trace):
@@ -140,7 +141,7 @@ def store(options: argparse.Namespace) -> None:
     elif uri.startswith("sqlite:///") and not os.path.isfile(uri.removeprefix("sqlite:///")):
         # MLflow would make an empty one.
         raise ConfigurationError(f"there is no file {uri.removeprefix('sqlite:///')}")
-    options.tracking_uri = uri
+    options.tracking_uri = anchored(uri)
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -24,6 +24,7 @@ file.
     rows.py        rows of JSON Lines and CSV
     ordered.py     lines in order, whatever order they are made in
     on_ray.py      the calls on the machines of a Ray cluster
+    ray_address.py whether there is one
 
 The command line is ``rlm-dspy eval`` and ``rlm-dspy map``.
 """

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from rlm_dspy.errors import ConfigurationError, MissingExtraError
+from rlm_dspy.evaluation import ray_address
 from rlm_dspy.evaluation.calling import Called
 from rlm_dspy.evaluation.results import outputs_of
 from rlm_dspy.evaluation.work import Stop
@@ -25,6 +27,8 @@ T = TypeVar("T")
 
 _POLL = 1.0
 """Seconds after which it is looked whether the job is given up, where no call ends."""
+PATIENCE = 300.0
+"""Seconds that a cluster may be without a machine for calls; one that scales by itself takes minutes to start one."""
 
 
 class Ray:
@@ -34,20 +38,26 @@ class Ray:
         address: Such as ``"auto"`` for the cluster that this machine is part of, or ``"HOST:6379"``.
         cpus: Processors that a call takes, by Ray's count.
         retries: How often a call is made again whose worker has died.
+        patience: Seconds after which a job is given up, if for so long none of the cluster's machines could run a call.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ConfigurationError: There is no such cluster.
+        ConfigurationError: There is no such cluster, or it does not answer within 20 seconds.
     """
 
-    def __init__(self, address: str = "auto", *, cpus: float = 1.0, retries: int = 3) -> None:
+    def __init__(
+        self, address: str = "auto", *, cpus: float = 1.0, retries: int = 3, patience: float = PATIENCE
+    ) -> None:
         if importlib.util.find_spec("ray") is None:
             raise MissingExtraError("a Ray cluster", "ray")
         import ray
 
         self._ray = ray
+        self._cpus, self._patience = cpus, patience
+        self._alone_since: float | None = None
         self._mine = not ray.is_initialized()
         if self._mine:
+            ray_address.check(address)
             try:
                 ray.init(address=address, log_to_driver=False, configure_logging=False)
             except (ConnectionError, ValueError, RuntimeError) as error:
@@ -98,6 +108,8 @@ class Ray:
                 if not flying or stop.given_up:
                     break
                 done, _ = self._ray.wait(list(flying), num_returns=1, timeout=_POLL)
+                if not done:
+                    self._see_to_machines(stop)
                 for one in done:
                     yield flying.pop(one), self._result(one)
             if failure is not None:
@@ -105,6 +117,20 @@ class Ray:
         finally:
             for one in flying:
                 self._ray.cancel(one, force=True)
+
+    def _see_to_machines(self, stop: Stop) -> None:
+        """Give the job up where nothing is left that could run a call: what was not done stays to be done."""
+        if any(node["Alive"] and node["Resources"].get("CPU", 0.0) >= self._cpus for node in self._ray.nodes()):
+            self._alone_since = None
+            return
+        now = time.monotonic()
+        if self._alone_since is None:
+            self._alone_since = now
+        if now - self._alone_since >= self._patience:
+            stop.give_up(
+                f"giving up: for {self._patience:g} seconds the Ray cluster has had no machine with {self._cpus:g} "
+                "CPUs for a call; add one with `ray start --address=HOST:PORT`"
+            )
 
     def _result(self, task: Any) -> Called | str:
         try:

@@ -8,9 +8,11 @@
 
 Needs the extra ``mlflow``; nothing here loads it before it is used.
 
+    uri.py        the address of a store that is a file
     store.py      finding traces in MLflow
     reading.py    the runs in a trace, by the events that its spans carry
     dataset.py    examples and training conversations
+    uri.py        the address of a store that is a file
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack
 
 from rlm_dspy.errors import ConfigurationError, MissingExtraError, RecordingError
 from rlm_dspy.traces.reading import TracedRun, runs_of
+from rlm_dspy.traces.uri import anchored
 from rlm_dspy.trajectory import Trajectory
 
 Wanted = Mapping[str, Any]
@@ -65,7 +66,7 @@ def get(trace_id: str, *, tracking_uri: str | None = None) -> Any:
         MissingExtraError: MLflow is not installed.
     """
     mlflow = library()
-    client = mlflow.MlflowClient(tracking_uri=tracking_uri)
+    client = mlflow.MlflowClient(tracking_uri=anchored(tracking_uri))
     trace, why = None, "there is none"
     for last in (False, True):
         try:
@@ -107,7 +108,7 @@ def find(
     mlflow = library()
     if flush:
         _flush(mlflow)
-    client = mlflow.MlflowClient(tracking_uri=tracking_uri)
+    client = mlflow.MlflowClient(tracking_uri=anchored(tracking_uri))
     places = _experiments(client, experiment)
     left, token = max_traces, None
     while places and (left is None or left > 0):

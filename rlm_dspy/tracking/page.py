@@ -22,7 +22,7 @@ from rlm_dspy.trajectory import Trajectory
 logger = logging.getLogger("rlm_dspy.tracking")
 
 MOST = 50
-"""Pages of one MLflow run; of as many more runs that failed or struck a limit there is one, too."""
+"""Pages of one MLflow run; as many more are for runs that failed or struck a limit, however late these come."""
 LARGEST = 5_000_000
 """Characters of a page up to which it is stored."""
 TAG = "rlm_dspy.page"
@@ -31,10 +31,10 @@ TAG = "rlm_dspy.page"
 
 def place(record: Record, run_id: str, ended: ev.RunEnded) -> str | None:
     """The artefact that the page of the run is to be, or None where there are enough."""
-    record.pages += 1
     plain = ended.outcome in ("submitted", "direct")
-    if record.pages > (MOST if plain else 2 * MOST):
+    if record.pages >= (MOST if plain else 2 * MOST):
         return None
+    record.pages += 1
     return f"trajectories/{record.pages:03d}-{ended.outcome}-{run_id[:8]}.html"
 
 

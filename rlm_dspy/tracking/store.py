@@ -20,6 +20,7 @@ from typing import Any
 import mlflow
 
 from rlm_dspy._aio import threads
+from rlm_dspy.traces.uri import SQLITE, anchored
 
 logger = logging.getLogger("rlm_dspy.tracking")
 
@@ -122,7 +123,7 @@ class Store:
 
     def _artifacts(self) -> str | None:
         """Where artefacts of a SQLite file go: beside it, and not into whatever folder a program was started in."""
-        _, found, path = self.uri.partition("sqlite:///")
+        _, found, path = self.uri.partition(SQLITE)
         return (Path(path).absolute().parent / "mlartifacts").as_uri() if found and path else None
 
     def lost(self, why: str) -> None:
@@ -136,11 +137,9 @@ class Store:
 
 
 def _resolved(uri: str | None) -> str:
-    if uri is not None:
-        return uri
-    if mlflow.is_tracking_uri_set():
-        return str(mlflow.get_tracking_uri())
-    return f"sqlite:///{DEFAULT_FILE}"
+    if uri is None:
+        uri = str(mlflow.get_tracking_uri()) if mlflow.is_tracking_uri_set() else f"{SQLITE}{DEFAULT_FILE}"
+    return anchored(uri)
 
 
 def quiet() -> Any:

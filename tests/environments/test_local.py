@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
+import py_compile
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from rlm_dspy import environments, tasks
 from rlm_dspy.environments import bubblewrap, landlock, pool
 from rlm_dspy.environments.base import CellResult, Environment
 from rlm_dspy.environments.layout import python_layout
+from rlm_dspy.errors import ConfigurationError
 
 needs_bubblewrap = pytest.mark.skipif(bubblewrap.find() is None, reason="no bubblewrap here")
 LAYERS = [
@@ -184,7 +187,9 @@ def test_the_weaker_layer_is_reported(tmp_path: Path) -> None:
 @needs_bubblewrap
 def test_a_layer_that_worked_is_not_given_up_later(tmp_path: Path) -> None:
     code = f"""
+import importlib.util
 import os
+import py_compile
 from rlm_dspy import environments
 from rlm_dspy.environments import bubblewrap
 place = environments.local(site_packages=False)
@@ -210,6 +215,52 @@ def test_a_child_of_a_fork_opens_its_own(layer: str) -> None:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     pool.close()
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_what_is_hidden_cannot_be_read_in_what_is_readable(
+    layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders, files, modules with what was compiled of them, and names that are links."""
+    root = tmp_path / "shown"
+    (root / "answers").mkdir(parents=True)
+    (root / "answers" / "key.txt").write_text("gold")
+    for name in ("questions.py", "golds.py"):
+        (root / name).write_text("value = 'gold'\n")
+        py_compile.compile(str(root / name))
+    (root / "real").mkdir()
+    (root / "real" / "x.txt").write_text("gold")
+    (root / "link").symlink_to(root / "real")
+    for path in (tmp_path, *root.rglob("*")):
+        path.chmod(0o755)
+    monkeypatch.syspath_prepend(str(root))
+    place = environments.local(
+        layer=layer, readable=(root,), hidden=(root / "answers", root / "golds.py", root / "link")
+    )
+    code = (
+        "import os, questions\n"
+        "read = []\n"
+        f"for base, _, files in os.walk({str(root)!r}, followlinks=True):\n"
+        "    for name in files:\n"
+        "        try:\n"
+        "            open(os.path.join(base, name), 'rb').read()\n"
+        "            read.append(name)\n"
+        "        except OSError:\n"
+        "            pass\n"
+        "try:\n"
+        "    import golds\n"
+        "    read.append(golds.value)\n"
+        "except Exception:\n"
+        "    pass\n"
+        "print(sorted(read))"
+    )
+    compiled = Path(importlib.util.cache_from_source("questions.py")).name
+    assert printed(place, code) == str(sorted(["questions.py", compiled]))
+
+
+def test_the_python_that_runs_the_code_cannot_be_hidden() -> None:
+    with pytest.raises(ConfigurationError, match="is of the Python that is to run the code"):
+        printed(environments.local(hidden=(Path(os.__file__).parent,)), "1")
 
 
 @pytest.mark.parametrize("layer", LAYERS)

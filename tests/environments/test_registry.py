@@ -133,12 +133,12 @@ def test_options_of_ipython_are_its_own_and_those_of_the_environment_inside() ->
 def test_options_come_as_text() -> None:
     options = {
         "timeout": "none", "memory": "2GiB", "processes": "32", "site_packages": "no", "strict": "true",
-        "readable": f"/usr{os.pathsep}{ROOT}", "layer": "bubblewrap", "scratch": "1048576",
+        "readable": f"/usr{os.pathsep}{ROOT}", "layer": "bubblewrap", "scratch": "1048576", "hidden": str(ROOT),
     }  # fmt: skip
     place = environments.from_options("local", options)
     expected = environments.local(
         timeout=None, memory=2 << 30, processes=32, site_packages=False, strict=True, readable=("/usr", ROOT),
-        layer="bubblewrap", scratch="1MiB",
+        hidden=(ROOT,), layer="bubblewrap", scratch="1MiB",
     )  # fmt: skip
     assert place == expected and hash(place) == hash(expected)
     assert pickle.loads(pickle.dumps(place)) == place
@@ -173,6 +173,9 @@ def test_wrong_text_is_explained(options: dict[str, str], words: str) -> None:
         ({"readable": ("/",)}, "cannot be shown"),
         ({"readable": ("/proc/1",)}, "cannot be shown"),
         ({"readable": ("/does/not/exist",)}, "does not exist"),
+        ({"hidden": "/usr"}, "hidden takes a sequence"),
+        ({"hidden": ("/",)}, "cannot be hidden"),
+        ({"hidden": ("/does/not/exist",)}, "does not exist"),
         ({"layer": "landlock", "strict": True}, "bubblewrap layer"),
         ({"timeout": 0}, "timeout must be a positive number"),
         ({"timeout": "30s"}, "timeout must be a positive number"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 
-from rlm_dspy.environments import sessions
+from rlm_dspy.environments import Subprocess, sessions
 
 
 @pytest.fixture
@@ -20,7 +22,11 @@ def collections(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_many_who_wait_in_a_line_that_moves_collect_no_garbage(collections: list[int]) -> None:
+def test_many_who_wait_in_a_line_that_moves_collect_no_garbage(
+    collections: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_IDLE", 50)  # a machine with other work may stop the line itself for seconds
+
     async def hold() -> None:
         lease = await sessions.atake()
         await asyncio.sleep(0.01)
@@ -31,6 +37,41 @@ def test_many_who_wait_in_a_line_that_moves_collect_no_garbage(collections: list
 
     asyncio.run(go())
     assert not collections
+
+
+def test_waiting_for_sessions_that_are_in_use_collects_no_garbage(
+    collections: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sessions, "_IDLE", 1_000)
+
+    async def go() -> None:
+        held = sessions.slots.request().result()
+        waiting = asyncio.create_task(sessions.atake())
+        async with asyncio.timeout(20):
+            while "more wait" not in caplog.text:  # said after several looks
+                await asyncio.sleep(0.01)
+        held.release()
+        (await waiting).release()
+
+    asyncio.run(go())
+    assert not collections
+
+
+def test_a_forgotten_session_is_found_by_who_waits_for_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sessions.VARIABLE, "1")
+    monkeypatch.setattr(sessions, "STALL_SECONDS", 0.2)
+    monkeypatch.setattr(sessions, "slots", sessions.Slots())
+    gc.disable()  # Only the search finds it.
+    try:
+        for _ in range(3):
+            interpreter: Any = Subprocess()()
+            interpreter.execute("1")
+            interpreter.itself = interpreter
+            del interpreter
+        with Subprocess()() as last:
+            assert last.execute("print(2)")
+    finally:
+        gc.enable()
 
 
 def test_where_nothing_moves_one_of_them_does(collections: list[int]) -> None:

@@ -84,6 +84,25 @@ def test_what_a_demonstration_shows_happened(sandbox: Environment) -> None:
     assert json.loads(json.dumps(demo.toDict())) == demo.toDict()
 
 
+def test_a_run_that_looked_is_shown_before_a_shorter_one_that_guessed(sandbox: Environment) -> None:
+    """A demonstration of the first kind would teach to submit whatever comes to mind."""
+    examples = [dspy.Example(context=f"word: {word}", answer=word).with_inputs("context") for word in ("oak", "elm")]
+
+    def root(call: Call) -> str:
+        if "oak" in call.own[0]["content"]:
+            return code("SUBMIT('oak')", "It is oak.")
+        return code(["print(context)", "SUBMIT(context.split()[-1])"][call.turn], "I look, and then answer.")
+
+    optimizer = BootstrapTrajectories(lambda example, pred, trace=None: pred.answer == example.answer, max_demos=1)
+    with dspy.context(lm=ScriptedLM(root)):
+        compiled = optimizer.compile(RLM("context -> answer", interpreter=sandbox), trainset=examples)
+        (demo,) = compiled.act.demos
+        assert [turn["output"] for turn in demo.turns] == ["word: elm"]
+        # Where there is nothing better, it is shown all the same.
+        only = optimizer.compile(RLM("context -> answer", interpreter=sandbox), trainset=examples[:1])
+    assert [demo.code for demo in only.act.demos] == ["SUBMIT('oak')"]
+
+
 def test_replies_of_a_teacher_are_shown_in_the_dialect_of_the_student(sandbox: Environment) -> None:
     student = RLM("text -> answer", interpreter=sandbox, guidance=Guidance(plain_dialect=False))
     teacher = ScriptedLM(

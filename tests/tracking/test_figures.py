@@ -236,6 +236,28 @@ def test_the_store_is_a_file_in_the_working_directory_unless_one_is_named(tmp_pa
 
 
 @pytest.mark.heavy
+def test_a_program_that_changes_its_working_directory_has_a_store_in_each(tmp_path: Path) -> None:
+    """MLflow keeps the database that a relative path meant first."""
+    script = (
+        "import os, dspy, rlm_dspy\n"
+        "from rlm_dspy import traces\n"
+        "from rlm_dspy.testing import ScriptedLM, code\n"
+        "for answer in (1, 2):\n"
+        "    os.makedirs(str(answer)), os.chdir(str(answer))\n"
+        "    rlm_dspy.tracking.enable(tracking_uri='sqlite:///mlflow.db')\n"
+        "    with dspy.context(lm=ScriptedLM([code(f'SUBMIT(answer={answer})')])):\n"
+        "        rlm_dspy.RLM('context -> answer: int', interpreter='inprocess')(context='c')\n"
+        "    (run,) = traces.runs(tracking_uri='sqlite:///mlflow.db')\n"
+        "    assert run.outcome == 'submitted', run\n"
+        "    os.chdir('..')\n"
+        "os.link('2/mlflow.db', 'mlflow.db')\n"
+    )
+    with stored_by(script, tmp_path) as second, sqlite3.connect(tmp_path / "1" / "mlflow.db") as first:
+        for store in (first, second):
+            assert store.execute("select count(*) from trace_info").fetchone() == (1,)
+
+
+@pytest.mark.heavy
 def test_what_a_forked_process_runs_is_tracked_too(tmp_path: Path) -> None:
     """MLflow's own thread is not there in it: traces would wait for ever, and so would `flush`."""
     script = (

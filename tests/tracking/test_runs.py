@@ -370,3 +370,17 @@ def test_a_name_or_value_that_mlflow_refuses_costs_nothing_else(tracked: Any) ->
     assert (metrics["score_1"], metrics["good"], metrics["a/b"], metrics["m1199"]) == (0.5, 1.0, 2.0, 1199.0)
     assert params["a_b_"] == "1" and params["p149"] == "149" and run.data.tags["t_"] == "1"
     assert not {"text", "large", "none"} & metrics.keys() and run.info.status == "FINISHED"
+
+
+def test_runs_that_fail_late_still_have_their_pages(
+    tracked: Any, sandbox: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlm_dspy.tracking.page.MOST", 2)
+    steps = "print(len(context))\nif context == 'good':\n    SUBMIT(answer=context)"
+    rlm = program(sandbox, max_iters=1)
+    with dspy.context(lm=root(steps)), tracking.run("loop"):
+        outcomes = [str(rlm(context=text).outcome) for text in (*["good"] * 5, *["bad"] * 3)]
+    pages = mlflow.artifacts.list_artifacts(f"{runs()['loop'].info.artifact_uri}/trajectories")
+    assert sum(outcome == "submitted" for outcome in outcomes) == 5
+    kinds = [Path(page.path).name.split("-")[1] for page in sorted(pages, key=lambda page: page.path)]
+    assert kinds == ["submitted", "submitted", *outcomes[5:7]]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from rlm_dspy import tasks
 from rlm_dspy.testing import Call, code
-from tests.training.conftest import is_sub
+from tests.training.conftest import NO_KEY, eventually_in_loop, is_sub
 from tests.training.test_tokens import client, samples
 from tests.training.tokenizer import make
 
@@ -100,3 +102,77 @@ def test_two_workers_play_and_their_samples_arrive(
         assert heard == f"heard {query}"
     limits = {body["sampling_params"]["max_tokens"] for body in server.bodies if "token_ids" in body}
     assert limits == {512, 77}
+
+
+def test_what_a_killed_worker_played_is_never_answered_and_can_be_played_again(
+    serve: Any, in_python: Any, eventually: Any, children: Any, tmp_path: Path
+) -> None:
+    """verifiers' pool neither notices the death of a worker nor answers for it: so whoever asks sets a deadline."""
+    import verifiers.v1 as vf
+    from verifiers.v1.serve import EnvClient
+
+    gold = {one.query: one.answer for one in tasks.generate(4, 1_000, 3, "needles", ["count"])}
+    there, gate = tmp_path / "there", tmp_path / "gate"
+    there.mkdir()
+    waits = f"""import os, time
+with open(os.path.join({str(there)!r}, str(os.getpid())), "w"): pass
+while not os.path.exists({str(gate)!r}): time.sleep(0.02)"""
+
+    def answer(call: Call) -> str:
+        asked = next(query for query in gold if query in call.own[0]["content"])
+        return code([waits, f"SUBMIT(answer={gold[asked]})"][call.turn])
+
+    server = serve(answer)
+    env = {
+        "taskset": {"id": "rlm-dspy-needles", "num_tasks": 4, "tokens": 1_000, "seed": 3, "kinds": ["count"]},
+        "agent": {"harness": {"environment": "subprocess", "options": {"guidance": {"check_answers": False}}}},
+    }
+    address = f"tcp://127.0.0.1:{free_port()}"
+    process = in_python(SERVER, address, json.dumps(env))
+
+    def alive() -> set[str]:
+        return {one.name for one in there.iterdir() if Path(f"/proc/{one.name}").exists()}
+
+    async def go() -> None:
+        remote = EnvClient(address=address)
+        client = vf.EvalClientConfig(base_url=server.url, api_key_var=NO_KEY)
+
+        def playing(task: Any) -> asyncio.Task[Any]:
+            data = task.data.model_dump(mode="json")
+            sampling = vf.SamplingConfig(max_tokens=512)
+            return asyncio.create_task(remote.run(client=client, model="m", sampling=sampling, task_data=data))
+
+        try:
+            await remote.wait_for_server_startup(timeout=240)
+            runs = {playing(task): task for task in vf.load_taskset(vf.resolve_env_config(env).taskset)}
+            await eventually_in_loop(lambda: len(list(there.iterdir())) == 4, 240)
+            worker = min(pid for pid in children(process.pid) if b"spawn_main" in command(pid))
+            os.kill(worker, signal.SIGKILL)
+            await eventually_in_loop(lambda: len(alive()) == 2, 60)  # its sandboxes end with it
+            gate.touch()
+            while len(done := [run for run in runs if run.done()]) < 2:
+                await asyncio.wait(set(runs) - set(done), timeout=120, return_when=asyncio.FIRST_COMPLETED)
+            assert all(run.result().ok for run in done)
+            lost = set(runs) - set(done)
+            assert len(lost) == 2 and not (await asyncio.wait(lost, timeout=2))[0], "nobody says that they are lost"
+            for run in lost:
+                run.cancel()
+            await asyncio.wait(lost)
+            again = await asyncio.wait_for(asyncio.gather(*(playing(runs[run]) for run in lost)), 240)
+            assert all(episode.ok and episode.traces[0].reward == 1.0 for episode in again)
+        finally:
+            await remote.close()
+
+    asyncio.run(asyncio.wait_for(go(), 500))
+    workers = children(process.pid)
+    process.terminate()
+    process.wait(30)
+    assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+
+
+def command(pid: int) -> bytes:
+    """Of a process, or nothing where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -164,3 +164,44 @@ def test_what_is_asked_wrongly_is_told_before_anything_is_played(tmp_path: Path)
     (tmp_path / "c.toml").write_text("model = 'm'\n")
     with pytest.raises(SystemExit):
         main([str(tmp_path / "c.toml"), "--model", "m", "--out", str(tmp_path / "c")])
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that says nothing that makes sense."""
+    from rlm_dspy.training.tiny import make_tiny_model
+
+    return make_tiny_model(tmp_path_factory.mktemp("fresh") / "model", hidden=16)
+
+
+def test_a_reward_that_is_no_number_counts_for_nothing(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlm_dspy.errors import RLMError
+    from rlm_dspy.training.factory import FamilyTask
+    from rlm_dspy.training.grpo import grpo
+
+    monkeypatch.setattr(FamilyTask, "judge", lambda self, case, prediction: float("nan"))
+    with pytest.raises(RLMError, match="no rollout of step 1 counted: their rewards are no finite numbers"):
+        grpo(env(), fresh, tmp_path / "out", steps=1, tasks=1, group=2, renderer=RENDERER, max_tokens=2)
+
+
+def test_steps_that_cannot_learn_end_the_training_and_are_told(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlm_dspy.errors import RLMError
+    from rlm_dspy.training import grpo as room
+    from rlm_dspy.training.updates import update
+
+    def broken(local: Any, learned: list[Any], optimizer: Any, **more: Any) -> Any:
+        learned[0].advantage = float("nan")
+        return update(local, learned, optimizer, **more)
+
+    monkeypatch.setattr(room, "update", broken)
+    out = tmp_path / "out"
+    with pytest.raises(RLMError, match="steps 1 to 3 were no finite numbers"):
+        room.grpo(env(), fresh, out, steps=9, tasks=1, group=2, renderer=RENDERER, max_tokens=2)
+    lines = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
+    assert [line["update"]["refused"] for line in lines] == [True] * 3
+    first, last = weights(fresh), weights(out)
+    assert all(first[name].equal(last[name]) for name in first), "the model is saved, as it was"

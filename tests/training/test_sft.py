@@ -190,3 +190,58 @@ def test_dspy_s_own_fine_tuning_trains_and_serves_here(tiny: Path, tmp_path: Pat
     job = lm.finetune(data, TrainDataFormat.CHAT, {"max_tokens": 1})
     job.thread.join()
     assert "more than max_tokens=1" in str(job.result()) and job.status() == "failed"
+
+
+def test_rows_without_anything_to_learn_are_counted_and_broken_ones_named(
+    rows: list[dict[str, Any]], tiny: Path, tmp_path: Path
+) -> None:
+    from rlm_dspy.training.sft import sft
+
+    asked = {"role": "user", "content": "a"}
+    idle: list[dict[str, Any]] = [
+        {"messages": []},
+        {"messages": [asked]},
+        {"prompt": [asked], "completion": []},
+        {"messages": [asked, {"role": "assistant", "content": "b", "weight": 0}]},
+    ]
+    with pytest.raises(ConfigurationError, match=r"in 4 rows: no message in them is an assistant's"):
+        sft(idle, tiny, tmp_path / "a")
+    with pytest.raises(ConfigurationError, match="in 0 rows"):
+        sft([], tiny, tmp_path / "b")
+    for number, broken in enumerate(({}, {"messages": ["b"]}, {"messages": [{"role": "assistant", "content": None}]})):
+        with pytest.raises(ConfigurationError, match=r"^row 2: (a row has|a message)"):
+            sft([rows[0], broken], tiny, tmp_path / f"c{number}")
+    # A reply of no text is one all the same: what is learned is to end it.
+    empty = {"messages": [asked, {"role": "assistant", "content": ""}]}
+    tuned = sft([*idle, empty], tiny, tmp_path / "d", steps=1)
+    assert (tuned.rows, tuned.sequences, tuned.learned, tuned.too_long) == (5, 1, 1, 0)
+
+
+def test_sequences_longer_than_the_model_s_context_are_left_out(tmp_path: Path) -> None:
+    from rlm_dspy.training.sft import sft
+    from rlm_dspy.training.tiny import make_tiny_model
+
+    small = make_tiny_model(tmp_path / "small", hidden=16, window=64)
+    short, long = (
+        {"messages": [{"role": "user", "content": "a" * n}, {"role": "assistant", "content": "b"}]} for n in (4, 64)
+    )
+    tuned = sft([short, long], small, tmp_path / "tuned", steps=1)
+    assert (tuned.sequences, tuned.too_long) == (1, 1)
+    with pytest.raises(ConfigurationError, match="1 sequences have more than the 64 tokens of the model's context"):
+        sft([long], small, tmp_path / "none")
+
+
+def test_a_tiny_model_s_tokens_may_be_whole_lines(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from rlm_dspy.training.tiny import make_tiny_model
+
+    text = "Call `SUBMIT` to end, and not before.\nüber\n\nCall `SUBMIT` to end, and not before."
+    words, lines = (
+        AutoTokenizer.from_pretrained(str(make_tiny_model(tmp_path / str(flag), [text] * 4, hidden=16, lines=flag)))
+        for flag in (False, True)
+    )
+    (line, *_), *_ = ids = [lines(part)["input_ids"] for part in text.split("\n")]
+    assert ids[0] == ids[3] == [line] and len(words(text.split("\n")[0])["input_ids"]) > 5
+    for tokenizer in (words, lines):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
