@@ -18,6 +18,9 @@ for module in ("torch", "peft", "aiohttp"):
     pytest.importorskip(module, reason="needs pip install 'rlm-dspy[trl]'")
 pytestmark = pytest.mark.heavy
 
+GENERATE = "/inference/v1/generate"
+ENDLESS = {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 90_000}}
+"""It has no token that ends it, and would take many minutes."""
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
@@ -61,9 +64,10 @@ def connect(server: Any) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=60)
 
 
-def request(body: dict[str, Any]) -> bytes:
+def request(body: dict[str, Any], path: str = "/v1/chat/completions") -> bytes:
     sent = json.dumps(body).encode()
-    return b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (len(sent), sent)
+    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(sent)}\r\n\r\n"
+    return head.encode() + sent
 
 
 def until(true: Any, seconds: float = 60.0) -> None:
@@ -172,12 +176,11 @@ def test_a_client_that_goes_away_in_mid_body_is_nobody_else_s_trouble(server: An
 
 
 def test_nothing_more_is_sampled_for_a_client_that_has_gone(server: Any, local: Any) -> None:
-    endless = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 90_000}
     with Steps(local.model) as steps:
         with connect(server) as leaving:
-            leaving.sendall(request(endless))
+            leaving.sendall(request(ENDLESS, GENERATE))
             until(lambda: steps.count > 3)
-        # It would take many minutes, and all others would wait.
+        # All others would wait for it.
         assert post(server, {"messages": HELLO, "max_tokens": 2})[0] == 200
     assert server.sampler.calls == 1
 
@@ -185,11 +188,10 @@ def test_nothing_more_is_sampled_for_a_client_that_has_gone(server: Any, local: 
 def test_stopping_ends_the_requests_that_run(local: Any) -> None:
     from rlm_dspy.training.serve import Server
 
-    endless = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 90_000}
     before = threading.active_count()
     server = Server(local, "tiny")
     with Steps(local.model) as steps, connect(server) as waiting:
-        waiting.sendall(request(endless))
+        waiting.sendall(request(ENDLESS, GENERATE))
         until(lambda: steps.count > 3)
         server.close()
         assert steps.count < 50_000
