@@ -54,6 +54,7 @@ class Step:
         number: From 1.
         reward: Mean of the roots.
         rollouts, void: That counted; that ended in an error, or with a reward that is no number, and count for nothing.
+        why: Of the last that is void, what made it so; None where none is.
         sequences: Learned from, by seat.
         metrics: Means over the roots' traces, such as ``"turns"``.
         update: What it did to the weights.
@@ -63,6 +64,7 @@ class Step:
     reward: float = 0.0
     rollouts: int = 0
     void: int = 0
+    why: str | None = None
     sequences: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     update: Update = field(default_factory=Update)
@@ -244,7 +246,9 @@ def _told(groups: list[list[Any]], step: Step, scaled: bool) -> list[Sequence]:
     metrics: dict[str, list[float]] = {}
     for episodes in groups:
         good = [episode for episode in episodes if episode.ok and _judged(episode)]
-        step.void += len(episodes) - len(good)
+        if void := [episode for episode in episodes if episode not in good]:
+            step.void += len(void)
+            step.why = _why([void])
         step.rollouts += len(good)
         for episode in good:
             for trace in episode.by_agent.get("agent", ()):
@@ -362,8 +366,9 @@ def main(arguments: Several[str] | None = None) -> int:
 
 def _line(step: Step) -> str:
     seats = ", ".join(f"{count} {seat}" for seat, count in step.sequences.items())
+    void = f"{step.void} void: {step.why}" if step.void else "0 void"
     return (
-        f"step {step.number}: reward {step.reward:.3f} of {step.rollouts} rollouts ({step.void} void), "
+        f"step {step.number}: reward {step.reward:.3f} of {step.rollouts} rollouts ({void}), "
         f"{seats or 'no sequences'}; {step.update.tokens} tokens, "
         f"gradient {step.update.gradient:.2g}, gap {step.update.gap:.1e}"
         + ("; the gradient was no number, and was left out" if step.update.refused else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -184,6 +185,13 @@ def test_a_reward_that_is_no_number_counts_for_nothing(
     monkeypatch.setattr(FamilyTask, "judge", lambda self, case, prediction: float("nan"))
     with pytest.raises(RLMError, match="no rollout of step 1 counted: their rewards are no finite numbers"):
         grpo(env(), fresh, tmp_path / "out", steps=1, tasks=1, group=2, renderer=RENDERER, max_tokens=2)
+    # Where it is some, the step says how many and why.
+    rewards = itertools.cycle([float("nan"), 0.5])
+    monkeypatch.setattr(FamilyTask, "judge", lambda self, case, prediction: next(rewards))
+    out = tmp_path / "some"
+    (step,) = grpo(env(), fresh, out, steps=1, tasks=1, group=2, renderer=RENDERER, max_tokens=2).steps
+    assert (step.rollouts, step.void, step.reward) == (1, 1, 0.5)
+    assert step.why == json.loads((out / "steps.jsonl").read_text())["why"] == "their rewards are no finite numbers"
 
 
 def test_steps_that_cannot_learn_end_the_training_and_are_told(
