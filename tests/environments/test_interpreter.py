@@ -484,20 +484,21 @@ def test_the_event_loop_stays_free() -> None:
                 await asyncio.sleep(0.001)
                 longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
 
-        ticker = asyncio.ensure_future(tick())
+        ticker, began = asyncio.ensure_future(tick()), time.perf_counter()
         await session.set({"big": "x" * 50_000_000})
         result = await session.run("SUBMIT(big)")
         done = True
         await ticker
+        took = time.perf_counter() - began
         await session.close()
         assert result.submission is not None and len(result.submission.args[0]) == 50_000_000
-        return longest
+        return longest / took
 
-    # A machine that is busy may stop a thread for as long, but not each time.
-    steps = []
-    while len(steps) < 5 and min(steps, default=1.0) >= 0.25:
-        steps.append(run_sync(check()))
-    assert min(steps) < 0.25, steps
+    # Other work on the machine may stop a thread for as long, but not each time.
+    parts = []
+    while len(parts) < 5 and min(parts, default=1.0) >= 0.5:
+        parts.append(run_sync(check()))
+    assert min(parts) < 0.5, parts
 
 
 def test_subprocess_environment_is_empty_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
