@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.out,
         _program("context, query -> answer: str", demos[best], sub_lm),
         name=options.name,
-        model=options.name if options.model == "local" else options.model,
+        model=lm.model,
         description=f"{best} runs as demonstrations, of questions about {', '.join(options.families)}.",
         options=OPTIONS,
         recipe=recipe,
