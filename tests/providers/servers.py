@@ -39,7 +39,7 @@ class Server:
         always: A kind of failure that every request gets.
     """
 
-    def __init__(self, dialect: str, model: str, key: str | None, policy: Callable[[str], Reply]) -> None:
+    def __init__(self, dialect: str, model: str, key: str | None, policy: Callable[[str], Reply | None]) -> None:
         self.wire: Wire = WIRES[dialect](model, key)
         self.seen: list[Seen] = []
         self.listed: list[Seen] = []
@@ -90,6 +90,10 @@ class Server:
                     self._send(refused.status, refused.body)
                     return
                 server.seen.append(seen)
+                if reply is None:
+                    # Hung up on, whether the client is still there or not.
+                    self.close_connection = True
+                    return
                 if seen.streams:
                     self._send(200, server.wire.stream(reply), {"content-type": server.wire.stream_type})
                 else:
