@@ -97,9 +97,7 @@ class RLMHarness(vf.Harness[RLMHarnessConfig]):
             await loan.serve(own)
             return _done("")
         case = await case_of(data)
-        desk = current_desk.get()
-        hidden = sources(data) if desk is None else (*sources(data), *desk.hidden)
-        program = self._program(case, data.system_prompt, hidden)
+        program = self._program(case, data)
         async with _borrowing() as (borrow, children), Switchboard() as board:
             names = {"agent": "agent", "sub": "sub", "child": children} if borrow else dict.fromkeys(_ROLES, "agent")
             seats = {role: board.seat(name, _opening(borrow, name, own)) for role, name in names.items()}
@@ -113,15 +111,17 @@ class RLMHarness(vf.Harness[RLMHarnessConfig]):
         trace.root_reply = reply
         return _done(reply)
 
-    def _program(self, case: Case, system_prompt: str | None, hidden: tuple[str, ...]) -> dspy.Module:
+    def _program(self, case: Case, data: Any) -> dspy.Module:
+        desk, system_prompt = current_desk.get(), data.system_prompt
+        kept = self._programs if desk is None else desk.programs
+        hidden = sources(data) if desk is None else (*sources(data), *desk.hidden)
+
         def make() -> dspy.Module:
             signature: Any = case.signature
             if system_prompt is not None:
                 signature = dspy.Signature(case.signature, system_prompt)
             return hiding(self.config.make(signature), hidden)
 
-        desk = current_desk.get()
-        kept = self._programs if desk is None else desk.programs
         return kept.get((self.config.model_dump_json(), case.signature, system_prompt, hidden), make)
 
 

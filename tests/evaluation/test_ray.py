@@ -17,6 +17,7 @@ import pytest
 from rlm_dspy import evaluation
 from rlm_dspy.errors import ConfigurationError, MissingExtraError
 from rlm_dspy.evaluation import ray_address
+from rlm_dspy.testing import code
 
 CLUSTER = """
 import json, os, signal, sys, threading, time
@@ -109,22 +110,11 @@ def test_a_cluster_that_loses_all_workers_ends_the_job_and_loses_no_row(
     tmp_path: Path, endpoint: Callable[..., Any], in_python: Callable[..., Any], ray_folder: None
 ) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'rlm-dspy[ray]'")
-    from rlm_dspy.testing import code
-
-    source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
-    source.write_text("".join(json.dumps({"context": f"row {n}", "query": "?"}) + "\n" for n in range(12)))
-    server = endpoint(iter([code("SUBMIT(answer=context.upper())")] * 200))
     lost = CLUSTER.replace(
         "(nodes[0], allow_graceful=False)",
         "(nodes[0], allow_graceful=False)\n        cluster.remove_node(nodes[1], allow_graceful=False)",
     ).replace("Ray()", "Ray(patience=2.0)")
-    process = in_python(lost.format(left=1, url=server.url, source=str(source), out=str(out)))
-    try:
-        _, stderr = process.communicate(timeout=300)
-    finally:
-        leave(tmp_path)
-    assert process.returncode == 0, stderr
-    told, _, alive, killed = json.loads((tmp_path / "told.json").read_text())
+    told, _, alive, killed = mapped(lost, 1, tmp_path, endpoint, in_python)
     assert killed and alive == 1
     assert told["stopped"].startswith("giving up: for 2 seconds the Ray cluster has had no machine with 1 CPUs"), told
     assert told["statuses"] == {"answered": told["rows"]} and 4 <= told["rows"] < 12, "what is not done has not failed"
@@ -147,25 +137,28 @@ def test_a_worker_that_is_killed_costs_no_row(
     tmp_path: Path, endpoint: Callable[..., Any], in_python: Callable[..., Any], ray_folder: None
 ) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'rlm-dspy[ray]'")
-    from rlm_dspy.testing import code
+    told, nodes, alive, killed = mapped(CLUSTER, 2, tmp_path, endpoint, in_python)
+    assert killed and nodes == 3 and alive == 2
+    assert told["rows"] == 12 and told["statuses"] == {"answered": 12} and told["spent"] > 0
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["row"] for line in lines] == list(range(12))
+    assert [line["outputs"]["answer"] for line in lines] == [f"ROW {n}" for n in range(12)]
 
-    source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+
+def mapped(script: str, left: int, folder: Path, endpoint: Callable[..., Any], in_python: Callable[..., Any]) -> Any:
+    """What the script tells of a job of twelve rows, after which so many nodes are left of its cluster."""
+    source, out = folder / "rows.jsonl", folder / "out.jsonl"
     source.write_text("".join(json.dumps({"context": f"row {n}", "query": "?"}) + "\n" for n in range(12)))
     # More than are needed, for what is done again.
     server = endpoint(iter([code("SUBMIT(answer=context.upper())")] * 200))
-    process = in_python(CLUSTER.format(left=2, url=server.url, source=str(source), out=str(out)))
+    process = in_python(script.format(left=left, url=server.url, source=str(source), out=str(out)))
     try:
         _, stderr = process.communicate(timeout=300)
     finally:
         # What the cluster has started is in sessions of its own.
-        leave(tmp_path)
+        leave(folder)
     assert process.returncode == 0, stderr
-    told, nodes, alive, killed = json.loads((tmp_path / "told.json").read_text())
-    assert killed and nodes == 3 and alive == 2
-    assert told["rows"] == 12 and told["statuses"] == {"answered": 12} and told["spent"] > 0
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [line["row"] for line in lines] == list(range(12))
-    assert [line["outputs"]["answer"] for line in lines] == [f"ROW {n}" for n in range(12)]
+    return json.loads((folder / "told.json").read_text())
 
 
 def leave(folder: Path) -> None:
