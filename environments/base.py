@@ -265,6 +265,8 @@ class Environment(metaclass=_Told):
     """What the conformance suite leaves out here: names or tags of its checks to the reason."""
     keeps_spares: bool = True
     """Whether warm workers are kept of it once it has been used twice; False where they cost money."""
+    starts_here: bool = False
+    """Whether a start of it keeps a core of this machine busy, so that only as many are made at once as there are."""
     shell: ClassVar[str | None] = None
     """``"ipython"`` where cells are IPython's."""
 

@@ -74,6 +74,7 @@ class IPython(Environment):
             files=self.within.files,
         )
         self.keeps_spares = self.within.keeps_spares
+        self.starts_here = self.within.starts_here
         self.where = shell
         self.kernel = (kernel or "python3") if shell == "kernel" else None
         if shell == "inprocess" and importlib.util.find_spec("IPython") is None:

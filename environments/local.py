@@ -60,6 +60,7 @@ class Local(Environment):
     """
 
     name = "local"
+    starts_here = True
 
     def __init__(
         self,

@@ -5,6 +5,9 @@ fresh workers. Until an environment has been used twice nothing is kept, since a
 start one process; from then on as many spares are kept as sessions were recently open at once, up to a cap. While they
 are open again only a few are started in the background, the others as they end: the start of a worker takes as much of
 the processor as many turns do. Spares that nobody wanted for a minute are closed.
+
+Where a worker is a process of this machine, only so many are started at once as there are cores, and one more. All of
+them together would not be ready sooner, and an event loop of this process would wait its turn among them.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -34,6 +37,8 @@ RETRY_SECONDS = 1.0
 """Seconds until a start in the background that failed is tried again; doubled each time, up to `IDLE_SECONDS`."""
 BUSY_SPARES = 2
 """Spares that are started while as many sessions are open as there are spares to keep."""
+GATE_SECONDS = 2.0
+"""Seconds after which a start no longer waits for others, which may be held up by something else than the processor."""
 
 
 def spare_cap() -> int:
@@ -187,7 +192,8 @@ class _Spare:
         opener = _Opener(environment)
         self.stamp = environment.stamp()
         """Of the files of the host that it is made from."""
-        self.channel = connect(cast(Environment, opener))
+        with _pool.turn(environment):
+            self.channel = connect(cast(Environment, opener))
         assert opener.leased is not None
         self._leased = opener.leased
         try:
@@ -270,6 +276,18 @@ class _Pool:
         self._thread: threading.Thread | None = None
         self._ended = False
         self.generation = 0
+        self._gate = threading.Semaphore(1 + (os.cpu_count() or 1))
+
+    @contextlib.contextmanager
+    def turn(self, environment: Environment) -> Iterator[None]:
+        """One of the starts that are made at once, if those of ``environment`` are of that kind."""
+        gate = self._gate
+        taken = environment.starts_here and gate.acquire(timeout=GATE_SECONDS)
+        try:
+            yield
+        finally:
+            if taken:
+                gate.release()
 
     def shelf(self, environment: Environment) -> _Shelf:
         shelf = self.shelves.get(environment)

@@ -81,6 +81,7 @@ class Slots:
         self._still = 0
         self._still_since: float | None = None
         self._extra = 0
+        self._told = False
         self._moved = self._searched = time.monotonic()
         self._pause = 0.0
         self._suspects: frozenset[Lease] = frozenset()
@@ -119,6 +120,7 @@ class Slots:
                     granted.append((future, lease))
             if not self._waiting:
                 self._extra = 0
+                self._told = False
             self._look()
         # Outside the lock, because callbacks run here.
         for future, lease in granted:
@@ -166,6 +168,12 @@ class Slots:
             self._searched = now
             self._pause = min(max(2 * self._pause, STALL_SECONDS / 2), _RAREST * STALL_SECONDS)
             return True
+
+    def news(self) -> bool:
+        """Whether it is news that somebody has waited for long: to the first, until nobody waits any more."""
+        with self._lock:
+            told, self._told = self._told, True
+            return not told
 
     def relieve(self) -> None:
         """Let one more in if all sessions stand still; for those who wait to call now and then."""
@@ -247,7 +255,7 @@ def _still_waiting(times: int) -> None:
         # Sessions that nobody closed, and nobody has any more, end when they are collected. It takes a large process
         # a second in which nothing else runs, so not for each who waits, and not as long as all of them are in use.
         gc.collect()
-    if times == 4:
+    if times == 4 and slots.news():
         logger.warning(
             "%d sandbox sessions are open, and more wait until some are closed; %s raises the limit of %d",
             slots.taken,

@@ -28,6 +28,7 @@ class Subprocess(Environment):
     """
 
     name = "subprocess"
+    starts_here = True
     execution_instructions = (
         "Code runs as CPython in a process of its own. State, imports and functions persist between cells; threads, "
         "child processes and top-level await work. input() does not."

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_dspy import environments
+from rlm_dspy._aio import threads
 from rlm_dspy.environments import pool, sessions
 from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
@@ -169,6 +170,54 @@ def test_closing_while_spares_are_started_leaves_none(place: Environment, monkey
     closed.set()
     warming.join()
     assert pool.spares(place) == 0
+
+
+def test_only_as_many_start_at_once_as_there_are_cores(place: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, lock, enough = type(place).open, threading.Lock(), threading.Event()
+    at_once: list[int] = [0]
+    most: list[int] = [0]
+
+    def counted(self: Environment) -> Transport:
+        with lock:
+            at_once[0] += 1
+            most[0] = max(most[0], at_once[0])
+            if at_once[0] == (os.cpu_count() or 1) + 1:
+                enough.set()
+        # All that may start are starting, unless nobody lets them.
+        assert enough.wait(20)
+        transport = opened(self)
+        with lock:
+            at_once[0] -= 1
+        return transport
+
+    monkeypatch.setattr(pool, "GATE_SECONDS", 60.0)
+    monkeypatch.setattr(type(place), "open", counted)
+    n = 3 * ((os.cpu_count() or 1) + 1)
+    pool.warm(place, n)
+    assert pool.spares(place) == n and most[0] == (os.cpu_count() or 1) + 1
+
+
+def test_starts_that_hang_hold_no_others_up(place: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, hung, ended = type(place).open, threading.Semaphore(0), threading.Event()
+
+    def hangs(self: Environment) -> Transport:
+        hung.release()
+        assert ended.wait(20)
+        return opened(self)
+
+    monkeypatch.setattr(pool, "GATE_SECONDS", 0.01)
+    monkeypatch.setattr(type(place), "open", hangs)
+    hanging = [threads.submit(pool.acquire, place) for _ in range((os.cpu_count() or 1) + 1)]
+    try:
+        for _ in hanging:
+            assert hung.acquire(timeout=20)
+        monkeypatch.setattr(type(place), "open", opened)
+        channel = in_context(pool.acquire, place)
+        assert channel.alive and not any(one.done() for one in hanging)
+    finally:
+        ended.set()
+    for one in (channel, *(one.result(20) for one in hanging)):
+        pool.discard(one)
 
 
 class Broken(Environment):

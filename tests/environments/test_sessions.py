@@ -57,6 +57,36 @@ def test_waiting_for_sessions_that_are_in_use_collects_no_garbage(
     assert not collections
 
 
+def test_of_many_who_wait_long_one_says_so(
+    collections: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = 0
+
+    def looked() -> None:
+        nonlocal looks
+        looks += 1
+
+    async def go() -> None:
+        held = sessions.slots.request().result()
+        monkeypatch.setattr(sessions.slots, "relieve", looked)
+        for round_ in range(2):
+            waiting = [asyncio.create_task(hold()) for _ in range(20)]
+            before = looks
+            async with asyncio.timeout(20):
+                while looks < before + 20 * 6:  # each has looked more often than it takes
+                    await asyncio.sleep(0.01)
+            assert caplog.text.count("more wait") == round_ + 1
+            held.release()
+            await asyncio.gather(*waiting)
+            held = sessions.slots.request().result()
+        held.release()
+
+    async def hold() -> None:
+        (await sessions.atake()).release()
+
+    asyncio.run(go())
+
+
 def test_a_forgotten_session_is_found_by_who_waits_for_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(sessions.VARIABLE, "1")
     monkeypatch.setattr(sessions, "STALL_SECONDS", 0.2)
