@@ -3,6 +3,9 @@
 Two things are kept from it. The contract (variables, functions, limits, output fields) is stated to the root by the
 program itself at every run, so an instruction that repeats it can only go stale; the reflecting model is told so. And
 the length: what is longer than the cap is asked for again, shorter, and cut at a paragraph if that does not help.
+
+A small model copies what it is to rewrite. Where nothing comes back changed, it is asked for a lesson to be added
+instead, by a prompt in which there is nothing to copy.
 """
 
 from __future__ import annotations
@@ -26,6 +29,11 @@ MAX_CHARS = 4_000
 """Characters of an instruction unless told otherwise."""
 _ATTEMPTS = 3
 _LEAST = 2_000
+_COPIES = 2
+"""Rounds that gave everything back as it was, after which only lessons are asked for."""
+_LESSON = 600
+"""Characters of a lesson."""
+_RESULT = re.compile(r"(\n-> [^\n]*)+$")
 
 _ROLES = {
     "act": (
@@ -61,6 +69,19 @@ class ProposeInstruction(dspy.Signature):
     new_instruction: str = dspy.OutputField(desc="The whole new instruction, and nothing else")
 
 
+class LearnLesson(dspy.Signature):
+    """Read runs of a program that went wrong, and say what it should be told before its next run.
+
+    Say what these runs show about the data and the task (marks, formats, names, in their exact words), or which way of
+    working would have helped. One to three short sentences, as orders. No answers, and nothing that holds for one input
+    alone."""
+
+    part: str = dspy.InputField(desc="What this part of the program is")
+    runs: str = dspy.InputField(desc="Runs of the program, the worst first, with what is to be said of them")
+    rules: str = dspy.InputField(desc="What the lesson must keep to")
+    lesson: str = dspy.OutputField(desc="One to three sentences, and nothing else")
+
+
 class Reflection:
     """Proposes instructions; gepa's ``propose_new_texts``.
 
@@ -73,13 +94,15 @@ class Reflection:
     Attributes:
         calls: Requests to the model so far, looked-up ones not counted.
         failures: How many of the last requests failed, one after the other; ``failure`` is the last error, as text.
+        unchanged: Rounds in which nothing new was said.
     """
 
     def __init__(self, lm: dspy.BaseLM, folder: Folder, max_chars: int = MAX_CHARS, hint: str = "") -> None:
         self._lm, self._folder, self._most, self._hint = lm, folder, max_chars, hint.strip()
-        self._predict = dspy.Predict(ProposeInstruction)
+        self._rewrite, self._learn = dspy.Predict(ProposeInstruction), dspy.Predict(LearnLesson)
         self._attempts: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        self.calls = self.failures = 0
+        self._copied = 0
+        self.calls = self.failures = self.unchanged = 0
         self.failure = ""
 
     def __call__(
@@ -89,13 +112,19 @@ class Reflection:
         components_to_update: Sequence[str],
     ) -> dict[str, str]:
         """New instructions for those of ``components_to_update`` that have runs; what is unchanged is left out."""
-        texts = {}
-        for name in components_to_update:
-            if records := reflective_dataset.get(name):
-                text = self._propose(name, candidate[name], records)
+        wanted = {name: records for name in components_to_update if (records := reflective_dataset.get(name))}
+        ways = [self._rewritten, self._added] if self._copied < _COPIES else [self._added]
+        for way in ways:
+            texts = {}
+            for name, records in wanted.items():
+                text = way(name, candidate[name], records)
                 if text and text != candidate[name].strip():
                     texts[name] = text
-        return texts
+            if texts:
+                return texts
+            self._copied += way == self._rewritten and bool(wanted)
+        self.unchanged += bool(wanted)
+        return {}
 
     def tell(self, before: Mapping[str, str], after: Mapping[str, str], result: str) -> None:
         """What became of a proposal, for later ones in the same place.
@@ -108,38 +137,50 @@ class Reflection:
             if text != before.get(name):
                 self._attempts.setdefault((name, before.get(name, "")), []).append((text, result))
 
-    def _propose(self, name: str, current: str, records: Sequence[Mapping[str, Any]]) -> str:
-        role = role_of_predictor(name)
+    def _rewritten(self, name: str, current: str, records: Sequence[Mapping[str, Any]]) -> str:
+        """The instruction, rewritten from runs."""
         attempts = self._attempts.get((name, current), [])[-_ATTEMPTS:]
         asked = {
-            "part": f"`{name}`: {_ROLES.get(role, _TYPED)}",
+            "part": _part(name),
             "current_instruction": current,
-            "runs": sendable("\n\n".join(_shown(number, record) for number, record in enumerate(records, 1))),
+            "runs": _runs(records),
             "tried": "\n\n".join(f"{text}\n-> {result}" for text, result in attempts) or "none",
-            "rules": self._rules(),
+            "rules": self._rules(self._most),
         }
-        text = _clean(self._ask(name, asked))
+        text = _clean(self._ask(name, self._rewrite, asked))
         if len(text) > self._most:
             shorter = f"The last one had {len(text)} characters: say the same in at most {self._most}."
-            text = _clean(
-                self._ask(name, {**asked, "current_instruction": text, "rules": f"{asked['rules']} {shorter}"})
-            )
-        return redact(_cut(text, self._most))
+            asked = {**asked, "current_instruction": text, "rules": f"{asked['rules']} {shorter}"}
+            text = _clean(self._ask(name, self._rewrite, asked))
+        # A copy of what was tried, with what came of it, is a copy too.
+        text = _RESULT.sub("", text)
+        return current if text in [tried for tried, _ in attempts] else redact(_cut(text, self._most))
 
-    def _rules(self) -> str:
+    def _added(self, name: str, current: str, records: Sequence[Mapping[str, Any]]) -> str:
+        """The instruction with a lesson from runs at its end; as it is where there is no room or nothing new."""
+        room = min(_LESSON, self._most - len(current) - 1)
+        if room < _LESSON // 4:
+            return current
+        known = [text.removeprefix(current).strip() for text, _ in self._attempts.get((name, current), [])]
+        said = "".join(f"\nSay something else than: {text}" for text in known[-_ATTEMPTS:] if len(text) <= _LESSON)
+        asked = {"part": _part(name), "runs": _runs(records), "rules": f"{self._rules(room)}{said}"}
+        lesson = _cut(_clean(self._ask(name, self._learn, asked)), room)
+        return current if not lesson or lesson in current else redact(f"{current.rstrip()}\n{lesson}")
+
+    def _rules(self, most: int) -> str:
         return (
-            f"At most {self._most} characters. Which variables, functions, limits and output fields a run has, and how "
+            f"At most {most} characters. Which variables, functions, limits and output fields a run has, and how "
             "an answer is submitted, is told to every run by the program: do not repeat it, and rely on no names of "
             "one run." + (f" {self._hint}" if self._hint else "")
         )
 
-    def _ask(self, name: str, asked: dict[str, str]) -> str:
+    def _ask(self, name: str, predict: dspy.Predict, asked: dict[str, str]) -> str:
         """What the model says, or said when it was asked the same before."""
         told = repr((str(getattr(self._lm, "model", "")), name, sorted(asked.items())))
         key = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:24]
         if key not in self._folder.proposals:
             try:
-                text = self._answer(asked)
+                text = self._answer(predict, asked)
             except Exception as error:
                 self.failures += 1
                 self.failure = error_text(error, 500)
@@ -148,13 +189,14 @@ class Reflection:
             self._folder.propose(key, name, text)
         return self._folder.proposals[key]
 
-    def _answer(self, asked: dict[str, str]) -> str:
+    def _answer(self, predict: dspy.Predict, asked: dict[str, str]) -> str:
         """One request; shorter ones where the model's window is too small for all runs."""
         while True:
             self.calls += 1
             try:
                 with dspy.context(lm=self._lm, trace=[]):
-                    return str(self._predict(**asked).new_instruction or "")
+                    (said,) = predict(**asked).toDict().values()
+                    return str(said or "")
             except AdapterParseError as error:
                 # A small model forgets the form, and says the right thing.
                 if not (text := _without_form(error.lm_response or "")):
@@ -164,6 +206,14 @@ class Reflection:
                 if not overflowed(error) or len(asked["runs"]) < _LEAST:
                     raise
                 asked = {**asked, "runs": shorten(asked["runs"], len(asked["runs"]) // 2)}
+
+
+def _part(name: str) -> str:
+    return f"`{name}`: {_ROLES.get(role_of_predictor(name), _TYPED)}"
+
+
+def _runs(records: Sequence[Mapping[str, Any]]) -> str:
+    return sendable("\n\n".join(_shown(number, record) for number, record in enumerate(records, 1)))
 
 
 def _shown(number: int, record: Mapping[str, Any]) -> str:

@@ -112,7 +112,10 @@ class CompileResult:
     def __str__(self) -> str:
         kept = "promoted" if self.promotion.promoted else "the student stays"
         scores = ", ".join(f"{c.number}: {c.score:.3f}" for c in self.candidates)
-        return f"{kept}: {self.promotion.why}; {self.metric_calls} metric calls; candidates {scores}"
+        return (
+            f"{kept}: {self.promotion.why}; {self.metric_calls} metric calls; candidates {scores}; "
+            f"the search ended: {self.stopped}"
+        )
 
 
 _STYLE = (

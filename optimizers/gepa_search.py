@@ -230,7 +230,9 @@ class Compile:
 
     def _gate(self, best: CandidateResult) -> Promotion:
         if best.score <= (student := self.candidates[0]).score:
-            return Promotion(False, "no candidate scored better than the student", student.score, best.score)
+            copied = not self.proposals and self.reflection.unchanged
+            why = "the reflecting model said nothing new" if copied else "no candidate scored better than the student"
+            return Promotion(False, why, student.score, best.score)
         items, options = self.holdout or self.val, self.options
         before, after = self._scores(self.seed_candidate, items), self._scores(best.instructions, items)
         return decide(before, after, alpha=options.alpha, held_out=bool(self.holdout), seed=options.seed)

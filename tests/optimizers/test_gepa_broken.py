@@ -40,7 +40,8 @@ def _examples(count: int) -> list[dspy.Example]:
 
 def _optimizer(metric: Any = _metric, reply: str = "Take the last word.", **options: Any) -> RLMGEPA:
     lm = ScriptedLM(lambda call: outputs(new_instruction=reply), model="scripted/reflection")
-    return RLMGEPA(metric, reflection_lm=lm, **{"max_metric_calls": 20, "num_threads": 2, "alpha": None, **options})
+    given = {"reflection_lm": lm, "max_metric_calls": 20, "num_threads": 2, "alpha": None, **options}
+    return RLMGEPA(metric, **given)
 
 
 def _program() -> RLM:
@@ -315,3 +316,63 @@ def test_a_secret_that_json_would_escape_is_hidden_and_syntax_is_not(
     again = _optimizer(telling, folder=tmp_path / "f")
     again.compile(_program(), trainset=_examples(2))
     assert again.result is not None and again.result.rollouts_run == 0
+
+
+def _copying(lesson: str, asked: list[str]) -> ScriptedLM:
+    """A small model: it gives back the last instruction that its prompt holds, with what stands below it."""
+
+    def reply(call: Call) -> str:
+        if "current_instruction" not in call.prompt:
+            asked.append("lesson")
+            return outputs(lesson=lesson.format(len(asked)))
+        asked.append("rewrite")
+        told = call.prompt.rsplit("[[ ## tried ## ]]", 1)[-1].split("[[ ## rules ## ]]")[0].strip()
+        current = call.prompt.rsplit("[[ ## current_instruction ## ]]", 1)[-1].split("[[ ## runs ## ]]")[0].strip()
+        return outputs(new_instruction=current if told == "none" else told)
+
+    return ScriptedLM(reply, model="scripted/small")
+
+
+def test_a_model_that_only_copies_is_asked_for_a_lesson_to_add() -> None:
+    asked: list[str] = []
+    optimizer = _optimizer(reflection_lm=_copying("Take the last word.", asked), max_metric_calls=60)
+    student = _program()
+    compiled = optimizer.compile(student, trainset=_examples(3))
+    before = student.act.signature.instructions
+    assert compiled.act.signature.instructions == f"{before}\nTake the last word."
+    assert asked == ["rewrite", "lesson"]
+    assert optimizer.result is not None and optimizer.result.candidates[-1].score == 1.0
+
+
+def test_copies_of_what_was_tried_are_not_tried_again() -> None:
+    asked: list[str] = []
+    optimizer = _optimizer(reflection_lm=_copying("Be quick, {}.", asked), max_metric_calls=30)
+    optimizer.compile(_program(), trainset=_examples(3))
+    assert optimizer.result is not None
+    texts = [proposal.texts["act"] for proposal in optimizer.result.proposals]
+    assert len(texts) == len(set(texts)) > 2
+    assert all("->" not in text and "Be quick" in text for text in texts)
+    # Two rounds show that it copies; from then on half the requests do.
+    assert asked[:4] == ["rewrite", "lesson"] * 2 and set(asked[4:]) == {"lesson"}
+
+
+def test_a_model_that_has_nothing_to_say_is_told() -> None:
+    asked: list[str] = []
+    optimizer = _optimizer(reflection_lm=_copying("", asked), max_metric_calls=60)
+    optimizer.compile(_program(), trainset=_examples(3))
+    assert optimizer.result is not None and optimizer.result.metric_calls == 3
+    assert optimizer.result.promotion.why == "the reflecting model said nothing new"
+    assert "gave nothing new" in str(optimizer.result)
+
+
+def test_a_lesson_keeps_to_the_length_of_an_instruction() -> None:
+    asked: list[str] = []
+    student = _program()
+    room = len(student.act.signature.instructions) + 200
+    optimizer = _optimizer(
+        reflection_lm=_copying("Be quick. " * 100, asked), max_metric_calls=12, max_instruction_chars=room
+    )
+    optimizer.compile(student, trainset=_examples(3))
+    assert optimizer.result is not None
+    texts = [proposal.texts["act"] for proposal in optimizer.result.proposals]
+    assert texts and all(len(text) <= room and text.endswith("Be quick.") for text in texts)
