@@ -4,15 +4,15 @@ Two things are kept from it. The contract (variables, functions, limits, output 
 program itself at every run, so an instruction that repeats it can only go stale; the reflecting model is told so. And
 the length: what is longer than the cap is asked for again, shorter, and cut at a paragraph if that does not help.
 
-A small model copies what it is to rewrite. Where nothing comes back changed, it is asked for a lesson to be added
-instead, by a prompt in which there is nothing to copy.
+A small model copies what it is to rewrite. Where nothing comes back changed twice in a row, it is asked for a lesson to
+be added instead, by a prompt in which there is nothing to copy.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dspy
@@ -30,10 +30,12 @@ MAX_CHARS = 4_000
 _ATTEMPTS = 3
 _LEAST = 2_000
 _COPIES = 2
-"""Rounds that gave everything back as it was, after which only lessons are asked for."""
+"""Rounds in a row that gave everything back as it was, after which lessons are asked for; and rounds in a row in which
+these were what helped, after which nothing else is."""
 _LESSON = 600
 """Characters of a lesson."""
-_RESULT = re.compile(r"(\n-> [^\n]*)+$")
+_Records = Sequence[Mapping[str, Any]]
+_Way = Callable[[str, str, _Records], str]
 
 _ROLES = {
     "act": (
@@ -101,7 +103,7 @@ class Reflection:
         self._lm, self._folder, self._most, self._hint = lm, folder, max_chars, hint.strip()
         self._rewrite, self._learn = dspy.Predict(ProposeInstruction), dspy.Predict(LearnLesson)
         self._attempts: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        self._copied = 0
+        self._copied = self._taught = 0
         self.calls = self.failures = self.unchanged = 0
         self.failure = ""
 
@@ -113,18 +115,22 @@ class Reflection:
     ) -> dict[str, str]:
         """New instructions for those of ``components_to_update`` that have runs; what is unchanged is left out."""
         wanted = {name: records for name in components_to_update if (records := reflective_dataset.get(name))}
-        ways = [self._rewritten, self._added] if self._copied < _COPIES else [self._added]
-        for way in ways:
-            texts = {}
-            for name, records in wanted.items():
-                text = way(name, candidate[name], records)
-                if text and text != candidate[name].strip():
-                    texts[name] = text
-            if texts:
+        if self._taught < _COPIES:
+            if texts := self._changed(self._rewritten, candidate, wanted):
+                self._copied = self._taught = 0
                 return texts
-            self._copied += way == self._rewritten and bool(wanted)
-        self.unchanged += bool(wanted)
+            self._copied += 1
+        # Once may mean that these runs gave no reason for a change.
+        if self._copied >= _COPIES and (texts := self._changed(self._added, candidate, wanted)):
+            self._taught += 1
+            return texts
+        self.unchanged += 1
         return {}
+
+    @staticmethod
+    def _changed(way: _Way, candidate: Mapping[str, str], wanted: Mapping[str, _Records]) -> dict[str, str]:
+        texts = {name: way(name, candidate[name], records) for name, records in wanted.items()}
+        return {name: text for name, text in texts.items() if text and text != candidate[name].strip()}
 
     def tell(self, before: Mapping[str, str], after: Mapping[str, str], result: str) -> None:
         """What became of a proposal, for later ones in the same place.
@@ -137,7 +143,7 @@ class Reflection:
             if text != before.get(name):
                 self._attempts.setdefault((name, before.get(name, "")), []).append((text, result))
 
-    def _rewritten(self, name: str, current: str, records: Sequence[Mapping[str, Any]]) -> str:
+    def _rewritten(self, name: str, current: str, records: _Records) -> str:
         """The instruction, rewritten from runs."""
         attempts = self._attempts.get((name, current), [])[-_ATTEMPTS:]
         asked = {
@@ -152,11 +158,11 @@ class Reflection:
             shorter = f"The last one had {len(text)} characters: say the same in at most {self._most}."
             asked = {**asked, "current_instruction": text, "rules": f"{asked['rules']} {shorter}"}
             text = _clean(self._ask(name, self._rewrite, asked))
-        # A copy of what was tried, with what came of it, is a copy too.
-        text = _RESULT.sub("", text)
-        return current if text in [tried for tried, _ in attempts] else redact(_cut(text, self._most))
+        # What was tried, copied with what came of it, is no proposal; without that it is one, for other runs.
+        copied = any(text.endswith(f"\n-> {result}") for _, result in attempts)
+        return current if copied else redact(_cut(text, self._most))
 
-    def _added(self, name: str, current: str, records: Sequence[Mapping[str, Any]]) -> str:
+    def _added(self, name: str, current: str, records: _Records) -> str:
         """The instruction with a lesson from runs at its end; as it is where there is no room or nothing new."""
         room = min(_LESSON, self._most - len(current) - 1)
         if room < _LESSON // 4:
@@ -212,7 +218,7 @@ def _part(name: str) -> str:
     return f"`{name}`: {_ROLES.get(role_of_predictor(name), _TYPED)}"
 
 
-def _runs(records: Sequence[Mapping[str, Any]]) -> str:
+def _runs(records: _Records) -> str:
     return sendable("\n\n".join(_shown(number, record) for number, record in enumerate(records, 1)))
 
 
