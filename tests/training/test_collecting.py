@@ -49,11 +49,13 @@ def test_the_collector_is_changed_while_one_of_several_wants_it(thawed: None) ->
 
 
 def test_what_others_have_frozen_stays_so(thawed: None) -> None:
+    kept: list[list[int]] = [[] for _ in range(1_000)]
     gc.freeze()
-    frozen, one = gc.get_freeze_count(), Seldom()
+    one = Seldom()
     one.begin()
     one.end()
-    assert gc.get_freeze_count() >= frozen > 0
+    # Of all that was frozen, some dies as soon as other threads let it go.
+    assert gc.get_freeze_count() >= len(kept)
     gc.unfreeze()
 
 
