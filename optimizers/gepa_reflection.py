@@ -115,6 +115,8 @@ class Reflection:
     ) -> dict[str, str]:
         """New instructions for those of ``components_to_update`` that have runs; what is unchanged is left out."""
         wanted = {name: records for name in components_to_update if (records := reflective_dataset.get(name))}
+        if not wanted:
+            return {}
         if self._taught < _COPIES:
             if texts := self._changed(self._rewritten, candidate, wanted):
                 self._copied = self._taught = 0
