@@ -199,12 +199,12 @@ class Reflection:
 
     def _answer(self, predict: dspy.Predict, asked: dict[str, str]) -> str:
         """One request; shorter ones where the model's window is too small for all runs."""
+        (output,) = predict.signature.output_fields
         while True:
             self.calls += 1
             try:
                 with dspy.context(lm=self._lm, trace=[]):
-                    (said,) = predict(**asked).toDict().values()
-                    return str(said or "")
+                    return str(predict(**asked)[output] or "")
             except AdapterParseError as error:
                 # A small model forgets the form, and says the right thing.
                 if not (text := _without_form(error.lm_response or "")):

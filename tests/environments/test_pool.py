@@ -23,6 +23,9 @@ from rlm_dspy.environments import pool, sessions
 from rlm_dspy.environments.base import Environment, Transport
 from rlm_dspy.errors import ConfigurationError, SandboxUnavailableError
 
+AT_ONCE = (os.cpu_count() or 1) + 1
+"""Starts of workers that are made together."""
+
 
 def until(condition: Callable[[], Any], seconds: float = 15.0) -> None:
     deadline = time.monotonic() + seconds
@@ -181,7 +184,7 @@ def test_only_as_many_start_at_once_as_there_are_cores(place: Environment, monke
         with lock:
             at_once[0] += 1
             most[0] = max(most[0], at_once[0])
-            if at_once[0] == (os.cpu_count() or 1) + 1:
+            if at_once[0] == AT_ONCE:
                 enough.set()
         # All that may start are starting, unless nobody lets them.
         assert enough.wait(20)
@@ -192,9 +195,9 @@ def test_only_as_many_start_at_once_as_there_are_cores(place: Environment, monke
 
     monkeypatch.setattr(pool, "GATE_SECONDS", 60.0)
     monkeypatch.setattr(type(place), "open", counted)
-    n = 3 * ((os.cpu_count() or 1) + 1)
+    n = 3 * AT_ONCE
     pool.warm(place, n)
-    assert pool.spares(place) == n and most[0] == (os.cpu_count() or 1) + 1
+    assert pool.spares(place) == n and most[0] == AT_ONCE
 
 
 def test_starts_that_hang_hold_no_others_up(place: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +210,7 @@ def test_starts_that_hang_hold_no_others_up(place: Environment, monkeypatch: pyt
 
     monkeypatch.setattr(pool, "GATE_SECONDS", 0.01)
     monkeypatch.setattr(type(place), "open", hangs)
-    hanging = [threads.submit(pool.acquire, place) for _ in range((os.cpu_count() or 1) + 1)]
+    hanging = [threads.submit(pool.acquire, place) for _ in range(AT_ONCE)]
     try:
         for _ in hanging:
             assert hung.acquire(timeout=20)
