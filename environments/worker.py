@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 REPORT_SECONDS = 0.2
 REPORT_CHARACTERS = 50_000
+INSIST_SECONDS = 0.05
 
 
 class Worker:
@@ -151,10 +152,30 @@ class Worker:
         with self._state:
             # It may overtake the cell it is for: the cell is then interrupted when it starts.
             self._interrupt_for = request
-            if self._running == request and self._interruptible:
-                self._interrupted = True
-                # pthread_kill rather than _thread.interrupt_main: it also wakes a blocking system call.
-                signal.pthread_kill(self._main, signal.SIGINT)
+            if self._running != request or not self._interruptible:
+                return
+            self._interrupted = True
+            self._struck = False
+            # pthread_kill rather than _thread.interrupt_main: it also wakes a blocking system call.
+            signal.pthread_kill(self._main, signal.SIGINT)
+        try:
+            threading.Thread(target=self._insist, args=(request,), name="rlm-insist", daemon=True).start()
+        except (RuntimeError, MemoryError):
+            pass  # the cell has all threads or all memory; what was sent is nearly always enough
+
+    def _insist(self, request: int) -> None:
+        """Interrupt again until it strikes.
+
+        Python looks for signals between its own steps and when a system call is broken off by one. What comes right
+        before a system call begins would be noticed at its end, and the cell be killed with all its variables.
+        """
+        pause = threading.Event()
+        while not pause.wait(INSIST_SECONDS):
+            with self._state:
+                if self._running != request or self._struck or signal.getsignal(signal.SIGINT) != self._on_signal:
+                    return
+                if self._interruptible:
+                    signal.pthread_kill(self._main, signal.SIGINT)
 
     def _on_signal(self, number: int, frame: Any) -> None:
         if self._interruptible:

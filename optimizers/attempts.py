@@ -19,6 +19,7 @@ from typing import Any
 import dspy
 
 from rlm_dspy import events as ev
+from rlm_dspy._signals import all_ended, patience
 from rlm_dspy.errors import ConfigurationError
 from rlm_dspy.kept import Kept
 from rlm_dspy.optimizers.metric_feedback import feedback
@@ -196,7 +197,7 @@ def _each(
             numbers[job] = number, attempt
         pending = set(numbers)
         while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            done, pending = wait(pending, patience(), return_when=FIRST_COMPLETED)
             for job in sorted(done, key=lambda job: numbers[job][0]):
                 job.result()
                 yield numbers[job]
@@ -207,6 +208,7 @@ def _each(
         stopping.set()
         for watcher in list(watchers):
             watcher.stop()
+        all_ended(numbers)
         executor.shutdown(wait=True, cancel_futures=True)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import dspy
 
+from rlm_dspy._signals import all_ended, result_of
 from rlm_dspy.errors import RLMError
 from rlm_dspy.optimizers.compile_folder import Folder
 from rlm_dspy.optimizers.diagnosis import role_of_predictor
@@ -209,7 +210,7 @@ class RLMAdapter:
             made = []
             try:
                 for future in futures:
-                    made.append(future.result())
+                    made.append(result_of(future))
                     if self._on_rollout is not None:
                         self._on_rollout(made[-1])
             except BaseException:
@@ -217,6 +218,7 @@ class RLMAdapter:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for runs in tuple(self._under_way):
                     runs.stop()
+                all_ended(futures)
                 raise
             return made
 

@@ -141,18 +141,13 @@ class Runs:
         if run.parent is None and isinstance(event, ev.RunStarted):
             self._runs[run.id] = run
             if self.stopped:
-                self._stop(run)
+                run.request_stop(answer=False)
 
     def stop(self) -> None:
         """Have those under way end where they are, without a last answer: nobody will read it."""
         self.stopped = True
         for run in tuple(self._runs.values()):
-            self._stop(run)
-
-    @staticmethod
-    def _stop(run: Any) -> None:
-        run.limits = dataclasses.replace(run.limits, extract_seconds=0.01)
-        run.request_stop()
+            run.request_stop(answer=False)
 
     def trajectories(self) -> list[Trajectory]:
         """What they did."""

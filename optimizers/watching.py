@@ -92,7 +92,7 @@ class Watcher(BaseCallback):
         if isinstance(event, ev.RunStarted):
             self._going[run.id] = run
             if self._stopped:
-                run.request_stop()
+                run.request_stop(answer=False)
         elif isinstance(event, ev.RunEnded):
             self._going.pop(run.id, None)
             status: Any = event.outcome
@@ -100,10 +100,10 @@ class Watcher(BaseCallback):
             self.ran[run.id] = Ran(run.id, run.depth, outcome, Trajectory.from_events(run.events), dict(event.usage))
 
     def stop(self) -> None:
-        """Ask the runs that are going on to stop where they are, and those that begin later."""
+        """Have the runs under way, and those that begin later, end where they are: nobody will read their answer."""
         self._stopped = True
         for run in list(self._going.values()):
-            run.request_stop()
+            run.request_stop(answer=False)
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """A predictor is called."""

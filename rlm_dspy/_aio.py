@@ -16,50 +16,17 @@ import ctypes
 import functools
 import os
 import queue
-import signal
-import socket
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from rlm_dspy._signals import result_of, woken_by_signals
 
 T = TypeVar("T")
 
 _IDLE_SECONDS = 5.0
-
-
-@contextlib.contextmanager
-def woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Let every signal wake ``loop``, so that none is missed; for the main thread, elsewhere without effect.
-
-    Python runs signal handlers between its own steps only. A Ctrl-C that comes right before the loop begins to wait
-    would be noticed at the next event, which may be hours away. Where somebody else has set a wake-up descriptor for
-    signals already, it stays theirs.
-    """
-    if threading.current_thread() is not threading.main_thread() or os.name != "posix":
-        yield
-        return
-    woken, wake = socket.socketpair()
-    woken.setblocking(False)
-    wake.setblocking(False)
-    before = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-    if before != -1:
-        signal.set_wakeup_fd(before)
-    loop.add_reader(woken, _drain, woken)
-    try:
-        yield
-    finally:
-        if before == -1:
-            signal.set_wakeup_fd(-1)
-        loop.remove_reader(woken)
-        woken.close()
-        wake.close()
-
-
-def _drain(woken: socket.socket) -> None:
-    with contextlib.suppress(BlockingIOError):
-        woken.recv(4096)
 
 
 _loops: weakref.WeakSet[_Loop] = weakref.WeakSet()
@@ -160,7 +127,7 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         # Inside, because Ctrl-C may also arrive while the thread starts.
         thread.start()
-        return outcome.result()
+        return result_of(outcome)
     except KeyboardInterrupt:
         if not outcome.done():
             # Whatever the coroutine ends with, what the caller gets is the KeyboardInterrupt.

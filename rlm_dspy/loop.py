@@ -47,6 +47,7 @@ VALIDATION_SECONDS = 10.0
 """Time that checking a submission has at least, also where ``max_seconds`` ends in the middle of it."""
 SECOND_LOOK = 10.0
 """Seconds that mended code may run."""
+NOT_WANTED = "it was stopped, and no answer was asked for"
 
 
 @dataclass(frozen=True)
@@ -179,13 +180,20 @@ class Loop:
                 names = list(run.program.extract.signature.input_fields)
                 given = dict(zip(names, (self.briefing.task, run.conversation.traced_turns()), strict=True))
                 limit = run.limits.extract_seconds
+                if not run.answer_wanted:
+                    raise RuntimeError(NOT_WANTED)
                 try:
                     async with asyncio.timeout(limit) as deadline:
+                        run.extracting = deadline
                         prediction, fatal = await caught(self._last_word(given))
                 except TimeoutError:
                     if not deadline.expired():
                         raise
+                    if not run.answer_wanted:
+                        raise RuntimeError(NOT_WANTED) from None
                     raise TimeoutError(f"no answer was extracted within {limit:g} seconds (extract_seconds)") from None
+                finally:
+                    run.extracting = None
                 if fatal is not None:
                     raise fatal
                 assert prediction is not None

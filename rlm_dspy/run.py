@@ -60,6 +60,8 @@ class Run:
         output_chars: Characters of one turn's output that the root is shown: ``max_output_chars``, less where its
             LM's context window is small.
         extracted: ``extract`` was asked.
+        extracting: How long it may take, while it is asked.
+        answer_wanted: Somebody waits for the answer, see `request_stop`.
         within: The session that this is a call of, or None.
         recording: What is done in place of calling LMs and host functions; None but in a replay.
     """
@@ -96,6 +98,8 @@ class Run:
         self.requests = itertools.count(1)
         self.output_chars: int = program.max_output_chars
         self.extracted = False
+        self.extracting: asyncio.Timeout | None = None
+        self.answer_wanted = True
         self.session: Session
         self.events: EventLog = EventLog(self, None if asker is None else asker.events)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -118,11 +122,18 @@ class Run:
         assert task is not None
         self._cancelled_before = task.cancelling()
 
-    def request_stop(self, reason: str = "interrupted") -> None:
-        """Ask the run to stop where it is and give its best answer. From any thread; the first reason counts."""
-        if self._stop_reason is not None:
+    def request_stop(self, reason: str = "interrupted", *, answer: bool = True) -> None:
+        """Ask the run to stop where it is and give its best answer. From any thread; the first reason counts.
+
+        Args:
+            reason: Becomes the limit of the outcome.
+            answer: False where nobody will read it: ``extract`` is not asked, or no longer waited for, and the outcome
+                is "failed", with what was submitted, stored or printed last.
+        """
+        if self._stop_reason is not None and (answer or not self.answer_wanted):
             return
-        self._stop_reason = reason
+        self._stop_reason = self._stop_reason or reason
+        self.answer_wanted = self.answer_wanted and answer
         if self._loop is not None:
             try:
                 self._loop.call_soon_threadsafe(self._strike)
@@ -132,6 +143,8 @@ class Run:
     def _strike(self) -> None:
         for bound in tuple(self._bounds):
             bound.strike()
+        if self.extracting is not None and not (self.answer_wanted or self.extracting.expired()):
+            self.extracting.reschedule(0.0)
 
     @property
     def stop_reason(self) -> str | None:

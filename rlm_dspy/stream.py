@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import dspy
 
 from rlm_dspy._aio import caught, ended, run_sync
+from rlm_dspy._signals import joined, until
 from rlm_dspy.events import Event, TextDelta, subscribe
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ def _synchronous(
     try:
         done = False
         while not done:
-            arrived.wait()
+            until(arrived.wait)
             arrived.clear()
             done = bool(result or failure)
             while (event := inbox.take()) is not None:
@@ -252,4 +253,4 @@ def _synchronous(
         if tasks and not (result or failure):
             with contextlib.suppress(RuntimeError):
                 tasks[0].get_loop().call_soon_threadsafe(tasks[0].cancel)
-        thread.join()
+        joined(thread)

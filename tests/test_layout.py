@@ -24,7 +24,7 @@ BY_NAME = ROOT / "training" / "tasksets"
 
 # A layer may import itself and what stands above it. Whatever is not named is the core.
 LAYERS = ("leaf", "signatures", "environments", "core", "upper", "front")
-LEAVES = {"rlm_dspy", "rlm_dspy.errors", "rlm_dspy._aio", "rlm_dspy.redact"}
+LEAVES = {"rlm_dspy", "rlm_dspy.errors", "rlm_dspy._aio", "rlm_dspy._signals", "rlm_dspy.redact"}
 UPPER = ("rlm_dspy.optimizers", "rlm_dspy.training", "rlm_dspy_")
 FRONT = ("rlm_dspy.cli", "rlm_dspy.doctor", "rlm_dspy.quickstart")
 

@@ -18,6 +18,7 @@ import verifiers.v1 as vf
 
 from rlm_dspy import tasks
 from rlm_dspy._aio import threads
+from rlm_dspy._signals import result_of
 
 __all__ = ["Case", "CaseData", "FamilyData", "InputsData", "case_of"]
 
@@ -113,7 +114,7 @@ class _Shelf:
             if making is None:
                 making = self._making[key] = Future()
         if not mine:
-            return making.result()
+            return result_of(making)
         try:
             case = make()
         except BaseException as error:

@@ -32,6 +32,7 @@ from dspy.lm15 import (
 )
 from dspy.utils.exceptions import LMInvalidRequestError
 
+from rlm_dspy._signals import result_of
 from rlm_dspy.errors import RLMError
 from rlm_dspy.window import overflowed
 
@@ -137,7 +138,7 @@ class Switchboard:
         waiting = asyncio.run_coroutine_threadsafe(work, self.loop)
         self._waiting.add(waiting)
         try:
-            return waiting.result()
+            return result_of(waiting)
         except concurrent.futures.CancelledError:
             raise InvalidRequestError("the rollout is over") from None
         finally:

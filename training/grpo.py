@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import asdict, dataclass, field
 from os import PathLike
@@ -189,20 +189,11 @@ def grpo(
                         )
 
         try:
-            _to_its_end(play())
+            run_sync(play())
         finally:
             if learned.steps:
                 local.save(folder)
     return learned
-
-
-def _to_its_end(playing: Coroutine[Any, Any, None]) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asyncio.run(playing)
-    else:  # in a notebook
-        run_sync(playing)
 
 
 def _tokenizer(local: LocalModel) -> Any:

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlm_dspy._signals import joined
 from rlm_dspy.training.local_model import LocalModel
 
 __all__ = ["Asked", "Sampled", "Sampler"]
@@ -131,7 +132,7 @@ class Sampler:
             if not self._closed:
                 self._closed = True
                 self._waiting.put(None)
-        self._thread.join()
+        joined(self._thread)
 
     def _work(self) -> None:
         while True:

@@ -24,6 +24,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlm_dspy._signals import joined, until
 from rlm_dspy.errors import ConfigurationError, MissingExtraError, RLMError
 from rlm_dspy.training.local_model import LocalModel, load
 from rlm_dspy.training.sampling import Asked, Sampled, Sampler
@@ -87,9 +88,9 @@ class Server:
         self.sampler = Sampler(local, width=width, seed=seed)
         self._thread = threading.Thread(target=self._serve, args=(port,), name="rlm-dspy-serve", daemon=True)
         self._thread.start()
-        self._ready.wait()
+        until(self._ready.wait)
         if self._failed is not None:
-            self._thread.join()
+            joined(self._thread)
             self.sampler.close()
             raise ConfigurationError(f"the port {port} cannot be had: {self._failed}. Name another one")
 
@@ -130,7 +131,7 @@ class Server:
         """Stop serving. Requests that are being answered have a second more."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+            joined(self._thread)
             self.sampler.close()
 
     def __enter__(self) -> Server:
@@ -269,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     with server, contextlib.suppress(KeyboardInterrupt):
         print(f'dspy.LM("hosted_vllm/{name}", api_base="{server.url}", api_key="none")', flush=True)
-        threading.Event().wait()
+        until(threading.Event().wait)
     return 0
 
 

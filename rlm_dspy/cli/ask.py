@@ -15,7 +15,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from rlm_dspy import RLM, documents, environments
 from rlm_dspy import events as ev
-from rlm_dspy._aio import woken_by_signals
+from rlm_dspy._signals import woken_by_signals
 from rlm_dspy.cli import exits, output, quiet
 from rlm_dspy.cli.ask_options import UNLIMITED, prices
 from rlm_dspy.cli.interrupts import Interrupts

@@ -71,15 +71,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _until_it_ends(process: subprocess.Popen[bytes], options: argparse.Namespace) -> int:
+    told = False
     while True:
         try:
-            return process.wait(_LOOK_SECONDS)
+            # Never without a limit: a Ctrl-C right before the wait would not be noticed in it.
+            return process.wait(1.0 if told else _LOOK_SECONDS)
         except subprocess.TimeoutExpired:
-            if _answers(options.host, options.port):
-                break
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    output.say(f"MLflow's user interface: http://{host}:{options.port} (Ctrl-C ends it)")
-    return process.wait()
+            if not told and _answers(options.host, options.port):
+                told = True
+                host = f"[{options.host}]" if ":" in options.host else options.host
+                output.say(f"MLflow's user interface: http://{host}:{options.port} (Ctrl-C ends it)")
 
 
 def _answers(host: str, port: int) -> bool:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from rlm_dspy._signals import patience
 from rlm_dspy.errors import ConfigurationError
 
 __all__ = ["Stop", "check_threads", "finished"]
@@ -173,10 +174,13 @@ class _Crew:
         under way, or none ends in time."""
         if not self.under_way:
             return None
-        try:
-            done = self._done.get(timeout=timeout)
-        except queue.Empty:
-            return None
+        while True:
+            try:
+                done = self._done.get(timeout=patience() if timeout is None else timeout)
+                break
+            except queue.Empty:
+                if timeout is not None:
+                    return None
         self.under_way -= done[0] is not _NOTHING
         return done
 

@@ -279,6 +279,35 @@ def test_the_first_stop_counts_and_one_before_the_start_is_kept() -> None:
     run.request_stop("after the loop has gone")
 
 
+@pytest.mark.parametrize("when", ["acting", "extracting"])
+def test_a_stop_that_wants_no_answer_asks_for_none(sandbox: Environment, when: str) -> None:
+    """It ends at once, also in the middle of ``extract``, and what was computed is kept."""
+    going: list[Run] = []
+    asked: list[str] = []
+    gate = threading.Event()
+
+    def root(call: Any) -> Any:
+        asked.append("extracting" if "No more code can run" in call.prompt else "acting")
+        if len(asked) == 1:
+            return code("a = 'half'\nprint(a)")
+        if asked[-1] == when:
+            threading.Thread(target=going[0].request_stop, kwargs={"answer": False}).start()
+            gate.wait(60)
+        return code("1")
+
+    def on_event(event: Any, run: Run) -> None:
+        if event.kind == "run_started":
+            going.append(run)
+
+    try:
+        with dspy.context(lm=ScriptedLM(root)), subscribe(on_event):
+            prediction = RLM("q -> a", interpreter=sandbox, max_iters=2)(q="x")
+    finally:
+        gate.set()
+    assert asked[-1] == when and (prediction.a, prediction.outcome) == ("half", "failed")
+    assert "no answer was asked for" in prediction.outcome.error
+
+
 class Bounded:
     """A run without a session, to bound work with."""
 

@@ -494,3 +494,24 @@ def test_whoever_reports_output_is_woken_once_for_all_that_was_written() -> None
     assert not output.written.acquire(blocking=False)
     # Locked by the interpreter itself, so that an interrupt finds no Python code to strike in.
     assert type(output.written) is type(threading.Lock())
+
+
+def test_an_interrupt_that_comes_as_a_cell_begins_to_sleep_strikes() -> None:
+    """Python looks for signals between its own steps: one right before a system call would be noticed at its end."""
+
+    async def check() -> None:
+        session = Subprocess(timeout=20)()
+        await session.run("kept = 1")
+        for step in range(1000):
+            cell = asyncio.ensure_future(session.run("import time; time.sleep(600)"))
+            await asyncio.sleep(0)
+            until = time.perf_counter() + step % 100 * 1e-5
+            while time.perf_counter() < until:
+                pass
+            session.interrupt()
+            result = await cell
+            assert result.error.message == "the cell was interrupted" and not result.lost
+        assert (await session.get(["kept"])) == {"kept": 1}
+        await session.close()
+
+    run_sync(check())
