@@ -14,7 +14,7 @@ from rlm_dspy.data import Data
 from rlm_dspy.fields import names
 from rlm_dspy.first_look import COMMON, task_words
 from rlm_dspy.passages import COUNTED, SEARCHED, SENTENCES, having
-from rlm_dspy.places import find, place
+from rlm_dspy.places import find, where
 from rlm_dspy.repair import numbers_asked
 from rlm_dspy.signatures.dialect import has_meta, literals, parse, string_constants
 from rlm_dspy.words import spelled
@@ -22,7 +22,8 @@ from rlm_dspy.words import spelled
 _TERMS = 6
 _PARTS = 20
 _LONGEST = 80
-_LINES, _SENTENCES = 2, 6
+_LINES, _SENTENCES, _SAID = 2, 6, 10
+_SHOW = "\nprint(len(hits))\nfor row in hits[:10]:\n    print(row)"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def nothing(code: str, data: Data, task: str = "") -> Explained | None:
         live += [stands] if stands else []
     stand = [each.lower() for each in live] == [each.lower() for each in terms] if folds else live == terms
     missed: Literal["never", "conflict", ""] = "" if stand else "never"
-    explained = f"In {data.name}: {'; '.join(said)}.{types}"
+    elsewhere = "" if data.name in code else f"The code does not read `{data.name}`, where the data are. "
+    explained = f"{elsewhere}In {data.name}: {'; '.join(said)}.{types}"
     live = list(dict.fromkeys(live))
     found = having(text, live, kind)
     unit = data.unit
@@ -73,6 +75,11 @@ def nothing(code: str, data: Data, task: str = "") -> Explained | None:
         term = max(live, key=lambda each: (bool(rest[each]), each.lower() not in task.lower(), len(rest[each])))
         if found := rest[term]:
             closest = f" No {unit} has all of these; without {term!r}: {_number(len(found), unit)}"
+        else:
+            # More than one is too many. A plain word of the language stands in lines by accident.
+            term = min(live, key=lambda each: (each.isalpha() and each.islower(), text.count(each)))
+            found = having(text, [term], kind)
+            closest = f" No {unit} has all of these; with {term!r} alone: {_number(len(found), unit)}"
     if closest:
         words = task_words(task)
         most = _SENTENCES if kind == "prose" else _LINES
@@ -85,20 +92,39 @@ def start(data: Data, words: Mapping[str, int]) -> str:
     """Code that prints what in ``data`` has the telling ``words``; ``""`` without any."""
     if not words:
         return ""
-    name, text, kind = data.name, data.text, data.form
-    rarest = sorted(words, key=lambda word: words[word])[:2]
-    if len(rarest) == 2 and (" " in rarest[0] or not having(text, rarest, kind)):
-        del rarest[1]
+    name, kind = data.name, data.form
+    rarest = _rarest(data, words)
     if kind == "prose":
         pattern = rf"[^.\n]*{re.escape(rarest[0])}[^.\n]*".replace("\\ ", " ")
         return f"import re\nhits = re.findall({pattern!r}, {name})\nprint(len(hits))\nprint('\\n'.join(hits[:20]))"
     if kind == "rows":
         conditions = " and ".join(_condition(data, word) for word in rarest)
         hits = f"hits = [row for row in {name} if {conditions}]"
-        return f"{hits}\nprint(len(hits))\nfor row in hits[:10]:\n    print(row)"
-    conditions = " and ".join(f"{word!r} in line" for word in rarest)
+        return f"{hits}{_SHOW}"
+    if kind == "json" and all((at := find(data, word)) and len(at.path) == 1 for word in rarest):
+        conditions = " and ".join(_condition(data, word) for word in rarest)
+        rows = f"import json\nrows = [json.loads(line) for line in {name}.splitlines() if line.strip()]"
+        return f"{rows}\nhits = [row for row in rows if {conditions}]{_SHOW}"
+    conditions = " and ".join(f"{_written(data, word)!r} in line" for word in rarest)
     hits = f"hits = [line for line in {name}.splitlines() if {conditions}]"
     return f"{hits}\nprint(len(hits))\nprint('\\n'.join(hits[:10]))"
+
+
+def output(data: Data, words: Mapping[str, int]) -> str:
+    """About what the code of `start` prints; ``""`` without any telling words."""
+    if not words:
+        return ""
+    rarest = _rarest(data, words)
+    found = having(data.text, rarest, data.form)
+    passages = [data.passage(span, rarest) for span in found[:_SAID]]
+    return "\n".join([f"{_number(len(found), data.unit)} with {_listed(rarest)}:", *passages])
+
+
+def _rarest(data: Data, words: Mapping[str, int]) -> list[str]:
+    rarest = sorted(words, key=lambda word: words[word])[:2]
+    if len(rarest) == 2 and (" " in rarest[0] or not having(data.text, rarest, data.form)):
+        del rarest[1]
+    return rarest
 
 
 def _types(code: str, data: Data) -> list[str]:
@@ -109,6 +135,12 @@ def _types(code: str, data: Data) -> list[str]:
         if len(keys) == 1 and (meant := columns.other_type(data, str(keys[0]), value)) is not None:
             said.append(f"The values of {keys[0]!r} are texts: compare with {meant!r}, not with {number}.")
     return list(dict.fromkeys(said))
+
+
+def _written(data: Data, word: str) -> str:
+    """A number with what it always stands behind, lest it is found in longer ones; other words as they are."""
+    place = find(data, word) if word.isdigit() else None
+    return place.token if place is not None and word in place.token else word
 
 
 def _condition(data: Data, word: str) -> str:
@@ -144,8 +176,7 @@ def _count(term: str, data: Data, folds: bool) -> tuple[str, str]:
     """What is said of a term, and what to look for in its place: itself, a spelling or part of it, or ``""``."""
     text = data.text
     if number := text.count(term):
-        where = place(data, term)
-        return f"{term!r} {number:,} times{f', mostly {where}' if where else ''}", term
+        return f"{term!r} {number:,} times{where(data, term)}", term
     if spelling := spelled(term, text):
         as_written = "" if folds else f"{term!r} never, but "
         return f"{as_written}{spelling!r} {text.count(spelling):,} times", spelling

@@ -16,7 +16,7 @@ from rlm_dspy import columns
 from rlm_dspy.data import Data, shown
 from rlm_dspy.forms import json_keys, line_at
 from rlm_dspy.passages import SEARCHED, WIDTH, Span, around, line, occurrences, sentence
-from rlm_dspy.places import find, place
+from rlm_dspy.places import find, where
 from rlm_dspy.signatures.examples import WORDS
 from rlm_dspy.tables import Table
 from rlm_dspy.words import spelled
@@ -56,9 +56,7 @@ def look(data: Data, task: str = "", words: Mapping[str, int] | None = None) -> 
     parts = _lines(data) if data.rows is None else _records(data)
     words = telling_words(data, task) if words is None else words
     if words:
-        places = {word: place(data, word) for word in words}
-        where = {word: f", mostly {found}" if found else "" for word, found in places.items()}
-        listed = (f"{word!r} {number:,} times{where[word]}" for word, number in words.items())
+        listed = (f"{word!r} {number:,} times{where(data, word)}" for word, number in words.items())
         parts.append(f"{WORDS}{'; '.join(listed)}")
     units = f"{data.unit.capitalize()}s"
     if found := matches(data, task):
@@ -119,6 +117,14 @@ def matches(data: Data, task: str) -> list[str]:
                     span = round_(text, at)
                     score[span] = score.get(span, 0.0) + 1 / len(found)
                 break
+    # A name tells whose line it is, also where it stands in too many to be looked for.
+    names = [word for word in words if not (word.isalpha() and word.islower())]
+    for span in score:
+        score[span] += sum(name in text[slice(*span)] for name in names)
+    # A name tells whose line it is, also where it stands in too many to be looked for.
+    names = [word for word in words if not (word.isalpha() and word.islower())]
+    for span in score:
+        score[span] += sum(name in text[slice(*span)] for name in names)
     best = sorted(score, key=lambda span: (-score[span], span))[:limit]
     return [data.passage(span, words) for span in best]
 

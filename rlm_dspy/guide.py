@@ -7,7 +7,18 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlm_dspy import conditions, explain, first_look, inputs, record_errors, repair, second_look, submit
+from rlm_dspy import (
+    conditions,
+    explain,
+    first_look,
+    inputs,
+    mistaken,
+    record_errors,
+    repair,
+    second_look,
+    stated,
+    submit,
+)
 from rlm_dspy.data import Data, is_records, largest
 from rlm_dspy.environments.base import CellResult
 from rlm_dspy.events import TurnStarted
@@ -35,9 +46,8 @@ CONTRADICTED = (
     "variable that holds the computed value."
 )
 MENDED = "No {unit} meets these conditions. With others, which fit the data or are the task's own, and new names:"
-AGAIN = (
-    "it is the same answer again, and no code was run in between. Run code that prints what in the data says it first."
-)
+AGAIN = "it is the same answer again, and no code was run in between."
+LOOK = "Run code that prints what in the data says it first."
 _DOUBTS = 2
 """Answers of one run that are refused although they are valid."""
 
@@ -151,12 +161,18 @@ class Guide:
             self._values.append((name, outputs[name]))
         else:
             doubt = self._doubt_typed(code, result, outputs) or ""
-        if not doubt:
+        # It shows what there is to see, and needs no code for that.
+        named = "" if doubt == AGAIN else self._asked_about(code, outputs)
+        if not (named or doubt):
             return None
         self.doubted.append(outputs)
         self.acted.append("check_answers")
         self._ran = False
-        return f"{doubt}{self._start(code)}"
+        if doubt == AGAIN:
+            # It does not run what it is told to. This is what it would see.
+            shown = explain.output(self._data, self._telling())
+            return f"{AGAIN} Answer from this, if it says it:\n{shown}" if shown else f"{AGAIN} {LOOK}"
+        return named or f"{doubt}{self._start(code)}"
 
     def _last(self) -> bool:
         """Whether there may be no other turn to give an answer in."""
@@ -182,10 +198,19 @@ class Guide:
     def _meant(self, name: str, value: Any) -> bool:
         return any(name == other and _same(value, before) for other, before in self._values)
 
+    def _asked_about(self, code: str, outputs: dict[str, Any]) -> str:
+        """Why an answer that was typed in is none, being what the task asks about; ``""`` for any other, and for one
+        that was found by code or is given again."""
+        if not self._large or not only_constants(code[:_READ]) or any(_same(outputs, one) for one in self.doubted):
+            return ""
+        return mistaken.asked_about(outputs, self._data, self._task, self._telling()) or ""
+
     def _doubt_typed(self, code: str, result: CellResult, outputs: dict[str, Any]) -> str | None:
         """Why an answer that was typed in and not computed is not taken, or None."""
         if len(code) > _READ:
             return None
+        if self._large and (longer := mistaken.pieces(outputs, f"{self._code}\n{code}", self._task)):
+            return longer
         if not self._compared and self._aids.name_words and self._name in code and self._large:
             found = self._differences(code)
             self._conditions = ""
@@ -261,7 +286,10 @@ class Guide:
         # Words and conditions of the first code say nothing of one that reads the data after it.
         self._conditions = "" if self._name in code else self._conditions
         nothing = _found_nothing(result)
-        self._unsupported = "failed" if result.error is not None else "nothing" if nothing else None
+        # Code that found nothing in another input has not looked at the data.
+        others = any(name in code for name in self._run.inputs) and self._name not in code
+        elsewhere = nothing and result.error is None and self._unsupported == "unseen" and others
+        self._unsupported = "failed" if result.error else "unseen" if elsewhere else "nothing" if nothing else None
         if again is not None:
             self._unsupported, self._new_names = "mended", again.names
             self.acted.append("mend_conditions")
@@ -277,11 +305,20 @@ class Guide:
             self.acted += ["name_words"] * bool(remarks)
             output = "\n".join([output, *remarks])
         self._code += f"\n{code}"
-        self._seen_zero = self._seen_zero or _ZERO.search(bare) is not None
+        self._seen_zero = self._seen_zero or (not elsewhere and _ZERO.search(bare) is not None)
         self._numbers |= _numbers(bare[:_KEPT])
         # What the host gave may be other the next time, and code that prints nothing may have gone on all the same.
         silent = result.error is None and not result.stdout and result.value is None
         return output if result.host_seconds or silent else self.noted(code, output, bare, result.error is not None)
+
+    def stated(self, reply: str) -> str | None:
+        """How the answer is submitted that a reply without code states, where code has found something before."""
+        if not self._aids.salvage or self._unsupported is not None:
+            return None
+        outputs = {name: field.annotation for name, field in self._run.signature.output_fields.items()}
+        found = stated.submission(reply, outputs, mistaken.names(self._telling()))
+        self.acted += ["salvage"] * (found is not None)
+        return found
 
     def data(self, name: str) -> Data:
         """The input ``name`` as the aids see it."""

@@ -175,6 +175,10 @@ class Loop:
             return run.recording.extract()
         started = time.monotonic()
         run.conversation.extracting = True
+        exchanges = run.conversation.exchanges
+        if self.guidance.repeat_task and exchanges and not exchanges[-1].following:
+            # What it says to do next is over, and small models do it all the same.
+            exchanges[-1] = dataclasses.replace(exchanges[-1], status=self.briefing.contract.restated())
         try:
             with conversing(run.conversation):
                 names = list(run.program.extract.signature.input_fields)
@@ -239,7 +243,8 @@ class Loop:
                     raise
                 # A reply without any text is never parsed.
                 reply = conversation.reply = ("" if filtered else conversation.reply) or ""
-                problem = no_code(reply, filtered, self.briefing.contract.submit_example())
+                example = self.guide.stated(reply) or self.briefing.contract.submit_example()
+                problem = no_code(reply, filtered, example)
                 run.events.emit(
                     ev.Acted(turn=run.turn, reply=reply, reasoning=reply, error=problem, seconds=_since(started))
                 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from rlm_dspy import inputs as inputs_
 from rlm_dspy.environments.base import CellResult
+from rlm_dspy.signatures.contract import NO_CODE
 from rlm_dspy.signatures.conversation import cut
 
 
@@ -50,7 +51,7 @@ def no_code(reply: str, filtered: bool, example: str) -> str:
     if not reply.strip():
         return "[Error] Your reply was empty. Reply with a plan and one ```python block."
     return (
-        "[Error] There is no Python code in your reply. Put the code into one block that starts with "
+        f"[Error] {NO_CODE}. Put the code into one block that starts with "
         "```python and ends with ```. If you have the answer, reply with this, your answer put in:\n"
         f"```python\n{example}\n```"
     )

@@ -6,6 +6,7 @@ the value of one field. Said is what most of the lines with the word have in com
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import re
@@ -20,6 +21,10 @@ from rlm_dspy.passages import line, occurrences
 SAMPLED = 300
 """Lines with the word that are looked at."""
 
+_NUMBERS = 3_000
+"""Lines with a number that are looked at for those in which it stands by itself."""
+
+_LEAST = 2
 _MOST = 0.8
 _SHOWN = 60
 _EDGES = "\"'()[]{}<>,;"
@@ -35,12 +40,22 @@ class Place:
         path: The keys, or the number, that lead to it; empty for a token.
         how: ``"number"`` or ``"whole"`` if the value is the word, ``"begins"`` or ``"part"`` if it has it in it.
         token: Of a token, the text that stands there.
+        apart: Only a number that is no part of a longer one stands there.
     """
 
     unit: str
     path: tuple[str | int, ...]
     how: str
     token: str = ""
+    apart: bool = False
+
+
+def where(data: Data, word: str) -> str:
+    """`place` as it follows the number of times, such as ``", mostly in the field 'svc'"``."""
+    found = find(data, word)
+    if found is None:
+        return ""
+    return f", {'by itself mostly' if found.apart else 'mostly'} {_said(found)}"
 
 
 def place(data: Data, word: str) -> str:
@@ -51,8 +66,10 @@ def place(data: Data, word: str) -> str:
         word: As it stands in the text of ``data``.
     """
     found = find(data, word)
-    if found is None:
-        return ""
+    return "" if found is None else _said(found)
+
+
+def _said(found: Place) -> str:
     if found.unit == "token":
         return f"as {found.token!r}"
     if found.unit == "word":
@@ -67,23 +84,42 @@ def place(data: Data, word: str) -> str:
 
 
 def find(data: Data, word: str) -> Place | None:
-    """Where ``word`` stands in nearly every line of ``data`` that has it, or None."""
-    text, form = data.text, data.form
-    if form == "prose":
+    """Where ``word`` stands in nearly every line of ``data`` that has it, or None.
+
+    Short numbers stand in longer ones too, by accident: where they do, it is where they stand by themselves.
+    """
+    if data.form == "prose":
         return None
-    places = itertools.islice(occurrences(text, word), SAMPLED)
+    found = _find(data, word, itertools.islice(occurrences(data.text, word), SAMPLED))
+    if not word.isdigit() or (found is not None and found.how != "part"):
+        return found
+    alone = _find(data, word, itertools.islice(occurrences(data.text, word), _NUMBERS), apart=True)
+    return found if alone is None or alone == found else dataclasses.replace(alone, apart=True)
+
+
+def _find(data: Data, word: str, places: Iterable[int], apart: bool = False) -> Place | None:
+    text, form = data.text, data.form
     if form == "rows":
-        return _field([_first_value(_plain(data.row_at(at)), word) for at in places], "field")
+        return _field([_first_value(_plain(data.row_at(at)), word) for at in places], "field", apart)
     lines = [text[slice(*line(text, at))] for at in places]
     if form == "json":
-        return _field([_first_value(_plain(_loaded(each)), word) for each in lines], "field")
+        return _field([_first_value(_plain(_loaded(each)), word) for each in lines], "field", apart)
     if form == "csv" and (read := data.table) is not None:
         rows = (zip(read.columns, read.fields(each), strict=False) for each in lines)
-        return _field([_first_value((((name,), value) for name, value in row), word) for row in rows], "column")
-    return _token(lines, word)
+        found = [_first_value((((name,), value) for name, value in row), word) for row in rows]
+        return _field(found, "column", apart)
+    if not apart:
+        return _token(lines, re.compile(re.escape(word)))
+    alone = re.compile(rf"(?<![\w.]){word}(?!\w|\.\d)")
+    lines = [each for each in lines if alone.search(each)]
+    return _token(lines, alone) if len(lines) >= _LEAST else None
 
 
-def _field(found: list[tuple[tuple[str, ...], str] | None], unit: str) -> Place | None:
+def _field(found: list[tuple[tuple[str, ...], str] | None], unit: str, apart: bool) -> Place | None:
+    if apart:
+        found = [each for each in found if each is not None and each[1] in ("whole", "number")]
+        if len(found) < _LEAST:
+            return None
     best = _usual(found)
     return None if best is None else Place(unit, *best)
 
@@ -112,15 +148,17 @@ def _plain(row: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     return ((path, value) for path, value in values_of(row) if isinstance(value, (str, int, float, bool)))
 
 
-def _token(lines: list[str], word: str) -> Place | None:
+def _token(lines: list[str], pattern: re.Pattern[str]) -> Place | None:
     """The token with the word, or the number of it, where that is nearly always the same; else what stands before."""
-    tokens, heads, numbers = [], [], []
+    tokens, heads, numbers, word = [], [], [], ""
     for each in lines:
-        number, token = next(((n, token) for n, token in enumerate(each.split()) if word in token), (-1, ""))
+        found = ((n, token, match) for n, token in enumerate(each.split()) if (match := pattern.search(token)))
+        number, token, match = next(found, (-1, "", None))
+        word = match[0] if match else word
         tokens.append(token.strip(_EDGES) if len(token) <= _SHOWN else "")
-        before = token[: token.find(word)].lstrip(_EDGES)
+        before = token[: match.start() if match else 0].lstrip(_EDGES)
         heads.append(before if len(before) <= _SHOWN else "")
-        numbers.append(number if token == word else -1)
+        numbers.append(number if match and token == word else -1)
     token_, head, number = _usual(tokens), _usual(heads), _usual(numbers)
     if number is not None and number >= 0:
         return Place("word", (number,), "whole")

@@ -31,10 +31,14 @@ _NOT_NUMBERS = re.compile(
     r"|must be real number, not str|can't convert type 'str' to numerator"
 )
 
+_AS_RECORD = re.compile(r"string indices must be integers")
+
 
 def cause(code: str, error: CellError, data: Data) -> str:
-    """What to do about ``error`` of ``code`` over the records ``data``, in one or a few lines; ``""`` if unknown."""
-    if data.rows is None or error.type not in _NO_FIELD:
+    """What to do about ``error`` of ``code`` over ``data``, in one or a few lines; ``""`` if unknown."""
+    if data.rows is None:
+        return _no_record(error, data)
+    if error.type not in _NO_FIELD:
         return ""
     if error.type == "KeyError":
         return _no_field(error.message, data)
@@ -43,6 +47,20 @@ def cause(code: str, error: CellError, data: Data) -> str:
     if _NOT_NUMBERS.search(error.message):
         return _no_number(code, data)
     return ""
+
+
+def _no_record(error: CellError, data: Data) -> str:
+    """That lines of a text were taken for the records that they stand for."""
+    if error.type != "TypeError" or not _AS_RECORD.search(error.message):
+        return ""
+    if data.form == "json":
+        made = f"import json\nrows = [json.loads(line) for line in {data.name}.splitlines() if line.strip()]"
+    elif data.form == "csv" and (table := data.table) is not None:
+        given = "" if table.delimiter == "," else f", delimiter={table.delimiter!r}"
+        made = f"import csv, io\nrows = list(csv.DictReader(io.StringIO({data.name}){given}))"
+    else:
+        return ""
+    return f"A line of {data.name} is a text, not a record. These are the records:\n```python\n{made}\n```"
 
 
 def _no_field(message: str, data: Data) -> str:

@@ -27,6 +27,9 @@ NOTHING_MOST = 100
 REFUSED = "[Error] SUBMIT was refused: "
 """What the reason of a refusal stands behind, in the output of a turn."""
 
+NO_CODE = "There is no Python code in your reply"
+"""How the output of a turn begins, after "[Error] ", whose reply had none."""
+
 REPEATED = 400
 """Characters of the task that are repeated after each output."""
 
@@ -122,6 +125,9 @@ class Contract:
         """
         if REFUSED in output:
             advice = "Look at the data again with code, print what says the answer, and submit it then."
+        elif f"[Error] {NO_CODE}" in output:
+            # Nothing has failed: told so, small models look for a fault, and give up what they had.
+            advice = f"{self._submit_line('If you have the answer, reply')} If not, reply with code that looks for it."
         elif failed:
             advice = "The code failed. Look at how the data is written and reply with corrected code."
         elif not found or is_nothing(output):
@@ -131,7 +137,11 @@ class Contract:
             )
         else:
             advice = f"{self._submit_line('If this output gives the answer itself, reply')} If not, go on with code."
-        return f"Task: {cut_line(self._asked())}\n{advice}"
+        return f"{self.restated()}\n{advice}"
+
+    def restated(self) -> str:
+        """The task in short."""
+        return f"Task: {cut_line(self._asked())}"
 
     def _asked(self) -> str:
         return "\n".join(part for part in (self.task.strip(), self.question.strip()) if part)

@@ -21,22 +21,23 @@ class Guidance:
         plain_dialect: Actions are plain words and one fenced block. Off: DSPy's field markers (``[[ ## code ## ]]``).
         demonstration: One worked example as real turns before the task, as long as ``act`` has no demonstrations of its
             own (compiled or given).
-        first_look: The first message shows lines from the beginning, the middle and the end of large texts, and of a
-            list of dicts what each field holds. Off: their beginning and end as one Python literal.
-        repeat_task: The task and the way to submit stand again after every output.
+        first_look: The first message shows lines from the beginning, the middle and the end of large texts, those with
+            rare words of the task, and of a list of dicts what each field holds. Off: their beginning and end as one
+            Python literal.
+        repeat_task: The task and what to do next stand again after every output, and the task before ``extract``.
         break_repeats: A root that sends the same code again and gets the same output again is told so, and asked at a
             temperature of 0.7 where its LM has a lower one set. If nothing new came twice in a row, and that code can
             have changed nothing, the turns end (limit ``"repeats"``) and ``extract`` answers. Turns that called the
             host never count.
-        check_answers: A submitted answer that is empty, no text where text is asked for, or supported by no look at the
-            data is refused with the reason. The same answer after another look, the second time without one, or on the
-            last turn is taken.
+        check_answers: A submitted answer that is empty, no text where text is asked for, the one name in the task,
+            pieces of lines, or supported by no look at the data is refused with the reason, and the second time with
+            what there is to see. The same answer after another look, again without one, or on the last turn is taken.
         keep_inputs: Code that types a large input in again (``context = "..."``) is not run; the root is told so. The
             same code again is.
         explain_empty: Where code found nothing (``0``, ``[]``, a search without a match), the output says how often and
             where each text that it looked for stands in the inputs, and shows what comes closest. Where it failed on a
             well-known name (``Counter``, ``re``), the import is named; where it failed on a list of dicts, what that
-            holds (a field that is called otherwise, numbers that are texts).
+            holds (a field that is called otherwise, numbers that are texts); on lines of JSON or CSV, how to read those.
         mend_conditions: Code whose conditions rule everything out (a value that is asked for in another field than its
             own or spelled otherwise, a condition that the task does not name) is tried with them mended, in a namespace
             of its own, and both outputs are shown. Only code that stands alone and can do nothing but compute.
@@ -46,7 +47,8 @@ class Guidance:
         hint_batches: Code that asked the sub-LM four times or more in a turn, one call after the other, is told once
             that the batched call makes them at the same time.
         salvage: Code is found wherever a reply has it: unclosed and unlabelled fences, stray language names, JSON, bare
-            code. Off: only in closed fences that are labelled as Python.
+            code. An answer that is stated without any is offered as the call that submits it. Off: code is found only
+            in closed fences that are labelled as Python.
 
     Example:
         >>> Guidance(demonstration=False).off()

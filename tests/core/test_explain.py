@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_dspy.data import Data
-from rlm_dspy.explain import nothing, start
+from rlm_dspy.explain import nothing, output, start
 from rlm_dspy.forms import form
 from rlm_dspy.passages import WIDTH
 from tests.core.test_first_look import hostile, texts
@@ -106,3 +106,44 @@ def test_all_of_long_lines_and_of_many_is_counted() -> None:
     many = "host-1 ok\nhost-2 ok\n" * 150_000
     explained = nothing("[l for l in c if 'host-1' in l and 'ok' in l]", Data("c", many))
     assert explained is not None and "With 'host-1', 'ok': 150,000 lines" in explained.text
+
+
+def test_where_two_are_too_many_the_telling_one_alone_is_shown() -> None:
+    text = "\n".join(["ERROR boom"] * 3 + ["the entries are fine"] * 5 + ["a level of water"] * 2)
+    explained = nothing("[l for l in c if 'ERROR' in l and 'entries' in l and 'level' in l]", Data("c", text))
+    assert explained is not None and explained.missed == "conflict"
+    assert "No line has all of these; with 'ERROR' alone: 3 lines, such as:\nERROR boom" in explained.text
+
+
+def test_code_that_reads_another_variable_is_told() -> None:
+    explained = nothing("re.findall('Ada Quill', query)", Data("context", STORY))
+    assert explained is not None
+    assert explained.text.startswith("The code does not read `context`, where the data are. In context: 'Ada Quill'")
+    same = nothing("re.findall('Ada Quill never', context)", Data("context", STORY))
+    assert same is not None and same.text.startswith("In context")
+
+
+def test_a_number_is_looked_for_with_what_it_stands_behind() -> None:
+    """``'415' in line`` would find ``took=1415ms`` too."""
+    text = "\n".join(f"GET /a status={415 if n % 9 == 0 else 200} took={n}415ms host-{n % 3}" for n in range(90))
+    data = Data("context", text)
+    names: dict[str, Any] = {"context": text}
+    exec(start(data, {"415": 90, "host-0": 30}), names)
+    assert "'host-0' in line and 'status=415' in line" in start(data, {"415": 90, "host-0": 30})
+    assert len(names["hits"]) == 10
+
+
+def test_of_json_lines_the_fields_are_asked_for() -> None:
+    text = "\n".join(
+        json.dumps({"svc": f"cart-{n % 3}", "status": 415 if n % 9 == 0 else 200, "ms": 415}) for n in range(90)
+    )
+    names: dict[str, Any] = {"context": text}
+    exec(start(Data("context", text), {"cart-0": 30}), names)
+    assert len(names["hits"]) == 30 and names["hits"][0]["svc"] == "cart-0"
+
+
+def test_what_that_code_prints_can_be_told_without_it() -> None:
+    data = Data("c", STORY)
+    told = output(data, {"Ada Quill": 8}).split("\n")
+    assert told[0] == "8 sentences with 'Ada Quill':" and "By a minute Ada Quill missed the ferry." in told[1:]
+    assert output(data, {}) == ""

@@ -195,3 +195,12 @@ def test_a_line_that_says_something_else_is_told_from_thousands_that_say_the_sam
     shown = look(text, "Who permitted cart-api to go out?")
     assert f"Lines with 'cart-api' that differ from the others:\n{odd}" in shown
     assert odd_lines("\n".join(usual[:1_700]), "cart-api") == []
+
+
+def test_of_lines_with_a_rare_word_those_of_the_name_that_is_asked_for_come_first() -> None:
+    """A name that stands in too many lines to be looked for still tells which of the few is meant."""
+    lines = [f'{{"svc": "svc-{n % 50}", "msg": "request completed"}}' for n in range(5_000)]
+    for n in range(20):
+        lines.insert(n * 200, f'{{"svc": "svc-{n}", "msg": "signing key rotated, it is now word-{n}"}}')
+    found = matches("\n".join(lines), "Which key does svc-17 use since it was rotated?")
+    assert "word-17" in found[0]

@@ -22,6 +22,11 @@ ROWS = "\n".join(
     for n in range(50)
 )
 
+MIXED = "\n".join(
+    json.dumps({"svc": f"cart-{n}", "status": 415 if n % 9 == 0 else 200, "took": f"x{n}415", "msg": "a cart"[n % 3 :]})
+    for n in range(90)
+)
+
 
 @pytest.mark.parametrize(
     ("text", "word", "form", "said"),
@@ -38,6 +43,11 @@ ROWS = "\n".join(
         (ROWS, "e ca", "json", "in the text of the field 'msg'"),
         (ROWS, "cart", "prose", ""),
         (ROWS, "nowhere", "json", ""),
+        # A number that stands in longer ones too, is where it stands by itself.
+        (LOG, "502", "records", "as 'status=502'"),
+        ("\n".join(f"took={n}99ms id={n}" for n in range(90)), "99", "records", ""),
+        (MIXED, "415", "json", "as a number in the field 'status'"),
+        (MIXED, "cart", "json", ""),
     ],
 )
 def test_where_a_word_stands(text: str, word: str, form: str, said: str) -> None:

@@ -390,3 +390,18 @@ def test_files_of_records_as_the_command_line_reads_them(suffix: str, tmp_path: 
     root = acting(code("print(len([r for r in context if 'Refunded' in r]))"), code("SUBMIT(200)"))
     asked(root, sandbox, documents.read([path]).context)
     assert "Its output:\n200" in observation(root)
+
+
+def test_lines_that_are_taken_for_records_are_told_how_to_be_read() -> None:
+    error = CellError("TypeError", "string indices must be integers, not 'str'", "")
+    as_json = "\n".join(json.dumps({"id": f"r-{n}", "ms": n}) for n in range(50))
+    as_csv = "id;ms\n" + "\n".join(f"r-{n};{n}" for n in range(50))
+    for text, read in ((as_json, "json.loads(line)"), (as_csv, "delimiter=';'")):
+        said = record_errors.cause("[l['ms'] for l in context.splitlines()]", error, Data("context", text))
+        assert "A line of context is a text, not a record" in said and read in said
+        names: dict[str, Any] = {"context": text}
+        exec(said.partition("```python\n")[2].partition("```")[0], names)
+        assert len(names["rows"]) == 50 and names["rows"][7]["id"] == "r-7"
+    prose = Data("context", "Nobody wrote a record here. " * 40)
+    assert record_errors.cause("context['a']", error, prose) == ""
+    assert record_errors.cause("context['a']", CellError("TypeError", "no", ""), Data("context", as_json)) == ""
