@@ -37,7 +37,7 @@ class Guidance:
         explain_empty: Where code found nothing (``0``, ``[]``, a search without a match), the output says how often and
             where each text that it looked for stands in the inputs, and shows what comes closest. Where it failed on a
             well-known name (``Counter``, ``re``), the import is named; where it failed on a list of dicts, what that
-            holds (a field that is called otherwise, numbers that are texts); on lines of JSON or CSV, how to read those.
+            holds (a field that is called otherwise, numbers that are texts); on lines of JSON or CSV, how to read.
         mend_conditions: Code whose conditions rule everything out (a value that is asked for in another field than its
             own or spelled otherwise, a condition that the task does not name) is tried with them mended, in a namespace
             of its own, and both outputs are shown. Only code that stands alone and can do nothing but compute.
