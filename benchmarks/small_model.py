@@ -30,7 +30,7 @@ from rlm_dspy.evaluation.intervals import wilson
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "benchmarks" / "small_model"
-SEED = 14
+SEED = 16
 QUESTIONS = 12
 EMBEDDED = "qwen2.5-coder-1.5b-q4_k_m"
 KINDS = ("count", "find", "list", "compare")
@@ -177,17 +177,34 @@ def _run_name(engine: str, off: tuple[str, ...]) -> str:
 
 
 def table(folder: Path) -> str:
-    """Markdown: right answers of each run with their 95 % intervals, by kind, and the difference each aid makes."""
+    """Markdown: right answers of each run with their 95 % intervals, by kind, and the difference each aid makes.
+
+    A part for each seed, the last one first: what was run at other times was run by other code.
+    """
     runs = {path.name: _results(path) for path in sorted(folder.iterdir()) if path.is_dir()} if folder.is_dir() else {}
     if not runs:
         return f"nothing has been run for {folder.name} yet\n"
-    base = runs.get("ours", {})
     lines = [
         f"# A small model as the root: {folder.name}",
         "",
         "Made by `python -m benchmarks.small_model`; the transcripts lie beside this file. Right means a score of 1;",
         "in brackets the 95 % interval (Wilson). The difference to `ours` is over the questions that both ran, with",
-        "the number of questions won and lost.",
+        "the number of questions won and lost. Nobody looked at a seed's questions before its first run.",
+    ]
+    for seed in sorted({result["seed"] for results in runs.values() for result in results.values()}, reverse=True):
+        of_seed = {
+            name: {key: result for key, result in results.items() if result["seed"] == seed}
+            for name, results in runs.items()
+        }
+        lines += ["", *_of_seed(seed, {name: results for name, results in of_seed.items() if results})]
+    return "\n".join(lines) + "\n"
+
+
+def _of_seed(seed: int, runs: dict[str, dict[str, Any]]) -> list[str]:
+    base = runs.get("ours", {})
+    dates = sorted({result["date"] for results in runs.values() for result in results.values()})
+    lines = [
+        f"## Seed {seed}, run {dates[0] if len(dates) == 1 else f'{dates[0]} to {dates[-1]}'}",
         "",
         "| run | right | interval | count | find | list | compare | submitted | median s | against ours |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -205,7 +222,7 @@ def table(folder: Path) -> str:
             + " | ".join(f"{sum(kind)} of {len(kind)}" for kind in kinds)
             + f" | {submitted} | {seconds[len(seconds) // 2] if seconds else 0:.0f} | {_against(results, base, name)} |"
         )
-    return "\n".join([*lines, "", *_questions(runs)]) + "\n"
+    return [*lines, "", *_questions(runs)]
 
 
 def _questions(runs: dict[str, dict[str, Any]]) -> Iterator[str]:

@@ -23,6 +23,8 @@ _TERMS = 6
 _PARTS = 20
 _LONGEST = 80
 _LINES, _SENTENCES, _SAID = 2, 6, 10
+_NAMES = 4
+"""Names that are looked for together."""
 _SHOW = "\nprint(len(hits))\nfor row in hits[:10]:\n    print(row)"
 
 
@@ -93,7 +95,7 @@ def start(data: Data, words: Mapping[str, int]) -> str:
     if not words:
         return ""
     name, kind = data.name, data.form
-    rarest = _rarest(data, words)
+    rarest = _together(data, words)
     if kind == "prose":
         pattern = rf"[^.\n]*{re.escape(rarest[0])}[^.\n]*".replace("\\ ", " ")
         return f"import re\nhits = re.findall({pattern!r}, {name})\nprint(len(hits))\nprint('\\n'.join(hits[:20]))"
@@ -114,16 +116,23 @@ def output(data: Data, words: Mapping[str, int]) -> str:
     """About what the code of `start` prints; ``""`` without any telling words."""
     if not words:
         return ""
-    rarest = _rarest(data, words)
+    rarest = _together(data, words)
     found = having(data.text, rarest, data.form)
     passages = [data.passage(span, rarest) for span in found[:_SAID]]
     return "\n".join([f"{_number(len(found), data.unit)} with {_listed(rarest)}:", *passages])
 
 
-def _rarest(data: Data, words: Mapping[str, int]) -> list[str]:
-    rarest = sorted(words, key=lambda word: words[word])[:2]
-    if len(rarest) == 2 and (" " in rarest[0] or not having(data.text, rarest, data.form)):
-        del rarest[1]
+def _together(data: Data, words: Mapping[str, int]) -> list[str]:
+    """The telling words that are looked for together, the rarest first: as many as stand together somewhere.
+
+    Names, numbers and capitals before plain words of the language, which stand in lines by accident.
+    """
+    names = [word for word in words if not (word.isalpha() and word.islower())]
+    rarest = sorted(names or words, key=lambda word: words[word])[: _NAMES if names else 2]
+    if data.form == "prose" and " " in rarest[0]:
+        return rarest[:1]
+    while len(rarest) > 1 and not having(data.text, rarest, data.form):
+        rarest.pop()
     return rarest
 
 

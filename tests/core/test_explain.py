@@ -147,3 +147,15 @@ def test_what_that_code_prints_can_be_told_without_it() -> None:
     told = output(data, {"Ada Quill": 8}).split("\n")
     assert told[0] == "8 sentences with 'Ada Quill':" and "By a minute Ada Quill missed the ferry." in told[1:]
     assert output(data, {}) == ""
+
+
+def test_names_are_looked_for_together_and_before_plain_words() -> None:
+    """A plain word of the task, however rare, is mostly none of its conditions."""
+    lines = [f"2031-01-{n % 25 + 1:02d} {'CRITICAL' if n % 7 == 0 else 'INFO'} cart-{n % 3} ok" for n in range(300)]
+    text = "\n".join([*lines, "2031-01-05 INFO cart-0 could not write", "2031-01-05 INFO cart-1 could not write"])
+    words = {word: text.count(word) for word in ("write", "CRITICAL", "cart-1", "2031-01-05")}
+    names: dict[str, Any] = {"context": text}
+    exec(start(Data("context", text), words), names)
+    assert "'write'" not in start(Data("context", text), words)
+    assert names["hits"] and all("CRITICAL" in hit and "2031-01-05" in hit for hit in names["hits"])
+    assert output(Data("context", text), words).startswith(f"{len(names['hits'])} line")
