@@ -117,14 +117,10 @@ def matches(data: Data, task: str) -> list[str]:
                     span = round_(text, at)
                     score[span] = score.get(span, 0.0) + 1 / len(found)
                 break
-    # A name tells whose line it is, also where it stands in too many to be looked for.
+    # A name tells whose line it is, also where it stands in too many to be looked for, and more than rare words.
     names = [word for word in words if not (word.isalpha() and word.islower())]
     for span in score:
-        score[span] += sum(name in text[slice(*span)] for name in names)
-    # A name tells whose line it is, also where it stands in too many to be looked for.
-    names = [word for word in words if not (word.isalpha() and word.islower())]
-    for span in score:
-        score[span] += sum(name in text[slice(*span)] for name in names)
+        score[span] += 2 * sum(name in text[slice(*span)] for name in names)
     best = sorted(score, key=lambda span: (-score[span], span))[:limit]
     return [data.passage(span, words) for span in best]
 
