@@ -17,7 +17,7 @@ from rlm_dspy.passages import COUNTED, SEARCHED, SENTENCES, having
 from rlm_dspy.places import find, where
 from rlm_dspy.repair import numbers_asked
 from rlm_dspy.signatures.dialect import has_meta, literals, parse, string_constants
-from rlm_dspy.words import spelled
+from rlm_dspy.words import is_plain, spelled
 
 _TERMS = 6
 _PARTS = 20
@@ -79,7 +79,7 @@ def nothing(code: str, data: Data, task: str = "") -> Explained | None:
             closest = f" No {unit} has all of these; without {term!r}: {_number(len(found), unit)}"
         else:
             # More than one is too many. A plain word of the language stands in lines by accident.
-            term = min(live, key=lambda each: (each.isalpha() and each.islower(), text.count(each)))
+            term = min(live, key=lambda each: (is_plain(each), text.count(each)))
             found = having(text, [term], kind)
             closest = f" No {unit} has all of these; with {term!r} alone: {_number(len(found), unit)}"
     if closest:
@@ -127,7 +127,7 @@ def _together(data: Data, words: Mapping[str, int]) -> list[str]:
 
     Names, numbers and capitals before plain words of the language, which stand in lines by accident.
     """
-    names = [word for word in words if not (word.isalpha() and word.islower())]
+    names = [word for word in words if not is_plain(word)]
     rarest = sorted(names or words, key=lambda word: words[word])[: _NAMES if names else 2]
     if data.form == "prose" and " " in rarest[0]:
         return rarest[:1]

@@ -8,6 +8,7 @@ from typing import Any
 from rlm_dspy.data import Data
 from rlm_dspy.first_look import matches
 from rlm_dspy.signatures.dialect import string_constants
+from rlm_dspy.words import is_plain
 
 _ITEMS = 200
 _LEAST = 3
@@ -36,7 +37,7 @@ def asked_about(outputs: Mapping[str, Any], data: Data, task: str, telling: Mapp
 
 def names(telling: Iterable[str]) -> list[str]:
     """Those of the telling words that are no plain words of the language."""
-    return [word for word in telling if not word.islower()]
+    return [word for word in telling if not is_plain(word)]
 
 
 def pieces(outputs: Mapping[str, Any], code: str, task: str) -> str | None:

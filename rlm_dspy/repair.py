@@ -19,7 +19,7 @@ from rlm_dspy.fields import Path, at, base, path
 from rlm_dspy.passages import SEARCHED, having
 from rlm_dspy.places import Place, find
 from rlm_dspy.signatures.dialect import parse
-from rlm_dspy.words import named, spelled
+from rlm_dspy.words import is_plain, named, spelled
 
 LONGEST = 10_000
 """Characters of code that is looked through."""
@@ -156,7 +156,7 @@ class _Mending(ast.NodeTransformer):
             self.changed = True
             self.kept.append(meant)
             return build(meant)
-        chance = not self._plain and right.isalpha() and right.islower()
+        chance = not self._plain and is_plain(right)
         if not right or right == self._leave_out or chance or strange:
             self.changed = True
             return None

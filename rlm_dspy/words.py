@@ -9,6 +9,11 @@ _STEM = 5
 _PARTS = re.compile(r"[^\W_]+")
 
 
+def is_plain(word: str) -> bool:
+    """Whether ``word`` is one of the language, and no name, number or code: it stands in a text by accident."""
+    return word.isalpha() and word.islower()
+
+
 def spelled(word: str, text: str) -> str:
     """``word`` as ``text`` has it: as it is, or in other capitals; ``""`` if it has it in none."""
     for spelling in dict.fromkeys((word, word.upper(), word.lower(), word.capitalize(), word.title())):
