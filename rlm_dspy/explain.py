@@ -15,9 +15,11 @@ from rlm_dspy.fields import names
 from rlm_dspy.first_look import COMMON, task_words
 from rlm_dspy.passages import COUNTED, SEARCHED, SENTENCES, having
 from rlm_dspy.places import find, where
+from rlm_dspy.record_errors import as_records
 from rlm_dspy.repair import numbers_asked
 from rlm_dspy.signatures.dialect import has_meta, literals, parse, string_constants
 from rlm_dspy.words import is_plain, spelled
+from rlm_dspy.words import names as names_in
 
 _TERMS = 6
 _PARTS = 20
@@ -105,8 +107,7 @@ def start(data: Data, words: Mapping[str, int]) -> str:
         return f"{hits}{_SHOW}"
     if kind == "json" and all((at := find(data, word)) and len(at.path) == 1 for word in rarest):
         conditions = " and ".join(_condition(data, word) for word in rarest)
-        rows = f"import json\nrows = [json.loads(line) for line in {name}.splitlines() if line.strip()]"
-        return f"{rows}\nhits = [row for row in rows if {conditions}]{_SHOW}"
+        return f"{as_records(data)}\nhits = [row for row in rows if {conditions}]{_SHOW}"
     conditions = " and ".join(f"{_written(data, word)!r} in line" for word in rarest)
     hits = f"hits = [line for line in {name}.splitlines() if {conditions}]"
     return f"{hits}\nprint(len(hits))\nprint('\\n'.join(hits[:10]))"
@@ -127,7 +128,7 @@ def _together(data: Data, words: Mapping[str, int]) -> list[str]:
 
     Names, numbers and capitals before plain words of the language, which stand in lines by accident.
     """
-    names = [word for word in words if not is_plain(word)]
+    names = names_in(words)
     rarest = sorted(names or words, key=lambda word: words[word])[: _NAMES if names else 2]
     if data.form == "prose" and " " in rarest[0]:
         return rarest[:1]

@@ -20,6 +20,7 @@ from rlm_dspy.places import find, where
 from rlm_dspy.signatures.examples import WORDS
 from rlm_dspy.tables import Table
 from rlm_dspy.words import is_plain, spelled
+from rlm_dspy.words import names as names_in
 
 HEAD_LINES = 3
 SAMPLES = 3
@@ -63,8 +64,7 @@ def look(data: Data, task: str = "", words: Mapping[str, int] | None = None) -> 
         parts += [f"{units} with words of the task:", *(found if data.rows is not None else map(_cut, found))]
     elif words and data.form != "prose":
         # A name such as cart-api tells; a word of the language stands where it pleases.
-        names = [word for word in words if not is_plain(word)]
-        rarest = min(names or words, key=lambda word: words[word])
+        rarest = min(names_in(words) or words, key=lambda word: words[word])
         if odd := odd_lines(data, rarest):
             parts += [f"{units} with {rarest!r} that differ from the others:", *odd]
     return "\n".join(parts)
@@ -118,7 +118,7 @@ def matches(data: Data, task: str) -> list[str]:
                     score[span] = score.get(span, 0.0) + 1 / len(found)
                 break
     # A name tells whose line it is, also where it stands in too many to be looked for, and more than rare words.
-    names = [word for word in words if not is_plain(word)]
+    names = names_in(words)
     for span in score:
         score[span] += 2 * sum(name in text[slice(*span)] for name in names)
     best = sorted(score, key=lambda span: (-score[span], span))[:limit]

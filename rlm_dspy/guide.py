@@ -18,6 +18,7 @@ from rlm_dspy import (
     second_look,
     stated,
     submit,
+    words,
 )
 from rlm_dspy.data import Data, is_records, largest
 from rlm_dspy.environments.base import CellResult
@@ -162,7 +163,7 @@ class Guide:
         else:
             doubt = self._doubt_typed(code, result, outputs) or ""
         # It shows what there is to see, and needs no code for that.
-        named = "" if doubt == AGAIN else self._asked_about(code, outputs)
+        named = self._asked_about(code, outputs)
         if not (named or doubt):
             return None
         self.doubted.append(outputs)
@@ -316,7 +317,7 @@ class Guide:
         if not self._aids.salvage or self._unsupported is not None:
             return None
         outputs = {name: field.annotation for name, field in self._run.signature.output_fields.items()}
-        found = stated.submission(reply, outputs, mistaken.names(self._telling()))
+        found = stated.submission(reply, outputs, words.names(self._telling()))
         self.acted += ["salvage"] * (found is not None)
         return found
 

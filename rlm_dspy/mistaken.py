@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rlm_dspy.data import Data
 from rlm_dspy.first_look import matches
 from rlm_dspy.signatures.dialect import string_constants
-from rlm_dspy.words import is_plain
+from rlm_dspy.words import names
 
 _ITEMS = 200
 _LEAST = 3
@@ -33,11 +33,6 @@ def asked_about(outputs: Mapping[str, Any], data: Data, task: str, telling: Mapp
     found = matches(data, task)
     said = "\n".join(["Answer from this, if it says it:", *found]) if found else "Print what the data says of it."
     return f"{asked[0]!r} is what the task asks about, so it is not the answer. {said}"
-
-
-def names(telling: Iterable[str]) -> list[str]:
-    """Those of the telling words that are no plain words of the language."""
-    return [word for word in telling if not is_plain(word)]
 
 
 def pieces(outputs: Mapping[str, Any], code: str, task: str) -> str | None:

@@ -53,14 +53,19 @@ def _no_record(error: CellError, data: Data) -> str:
     """That lines of a text were taken for the records that they stand for."""
     if error.type != "TypeError" or not _AS_RECORD.search(error.message):
         return ""
+    made = as_records(data)
+    said = f"A line of {data.name} is a text, not a record. These are the records:"
+    return f"{said}\n```python\n{made}\n```" if made else ""
+
+
+def as_records(data: Data) -> str:
+    """Code that reads the lines of ``data`` into ``rows``; ``""`` where they are neither JSON nor CSV."""
     if data.form == "json":
-        made = f"import json\nrows = [json.loads(line) for line in {data.name}.splitlines() if line.strip()]"
-    elif data.form == "csv" and (table := data.table) is not None:
+        return f"import json\nrows = [json.loads(line) for line in {data.name}.splitlines() if line.strip()]"
+    if data.form == "csv" and (table := data.table) is not None:
         given = "" if table.delimiter == "," else f", delimiter={table.delimiter!r}"
-        made = f"import csv, io\nrows = list(csv.DictReader(io.StringIO({data.name}){given}))"
-    else:
-        return ""
-    return f"A line of {data.name} is a text, not a record. These are the records:\n```python\n{made}\n```"
+        return f"import csv, io\nrows = list(csv.DictReader(io.StringIO({data.name}){given}))"
+    return ""
 
 
 def _no_field(message: str, data: Data) -> str:

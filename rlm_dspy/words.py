@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 _STEM = 5
@@ -12,6 +13,11 @@ _PARTS = re.compile(r"[^\W_]+")
 def is_plain(word: str) -> bool:
     """Whether ``word`` is one of the language, and no name, number or code: it stands in a text by accident."""
     return word.isalpha() and word.islower()
+
+
+def names(words: Iterable[str]) -> list[str]:
+    """Those of ``words`` that are no plain words of the language."""
+    return [word for word in words if not is_plain(word)]
 
 
 def spelled(word: str, text: str) -> str:
